@@ -1,0 +1,89 @@
+"""NASPipe: neural architecture search with reproducible, pipeline-parallel supernet training.
+
+The names below are all that is public. They are imported when first used, so that
+``import naspipe`` itself is quick and does not need torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from naspipe.components import load_config as load_config
+    from naspipe.config.schema import RunConfig as RunConfig
+    from naspipe.errors import ConfigError as ConfigError
+    from naspipe.errors import InputError as InputError
+    from naspipe.errors import NaspipeError as NaspipeError
+    from naspipe.errors import NaspipeWarning as NaspipeWarning
+    from naspipe.errors import RunError as RunError
+    from naspipe.executors.executor import Executor as Executor
+    from naspipe.registry import register_executor as register_executor
+    from naspipe.registry import register_sampler as register_sampler
+    from naspipe.registry import register_space as register_space
+    from naspipe.registry import register_strategy as register_strategy
+    from naspipe.registry import register_task as register_task
+    from naspipe.runs.run import Run as Run
+    from naspipe.runs.run import run as run
+    from naspipe.search.sampler import Sampler as Sampler
+    from naspipe.search.strategy import Outcome as Outcome
+    from naspipe.search.strategy import Strategy as Strategy
+    from naspipe.space.architecture import Architecture as Architecture
+    from naspipe.space.decision import Decision as Decision
+    from naspipe.space.space import SearchSpace as SearchSpace
+    from naspipe.supernet.block import Block as Block
+    from naspipe.supernet.block import ChoiceBlock as ChoiceBlock
+    from naspipe.supernet.block import FixedBlock as FixedBlock
+    from naspipe.supernet.supernet import Supernet as Supernet
+    from naspipe.tasks.classification import ClassificationTask as ClassificationTask
+    from naspipe.tasks.data import Splits as Splits
+    from naspipe.tasks.data import TensorDataset as TensorDataset
+    from naspipe.tasks.data import split_tensors as split_tensors
+    from naspipe.tasks.task import Task as Task
+
+_HOMES = {
+    "Architecture": "naspipe.space.architecture",
+    "Block": "naspipe.supernet.block",
+    "ChoiceBlock": "naspipe.supernet.block",
+    "ClassificationTask": "naspipe.tasks.classification",
+    "ConfigError": "naspipe.errors",
+    "Decision": "naspipe.space.decision",
+    "Executor": "naspipe.executors.executor",
+    "FixedBlock": "naspipe.supernet.block",
+    "InputError": "naspipe.errors",
+    "NaspipeError": "naspipe.errors",
+    "NaspipeWarning": "naspipe.errors",
+    "Outcome": "naspipe.search.strategy",
+    "Run": "naspipe.runs.run",
+    "RunConfig": "naspipe.config.schema",
+    "RunError": "naspipe.errors",
+    "Sampler": "naspipe.search.sampler",
+    "SearchSpace": "naspipe.space.space",
+    "Splits": "naspipe.tasks.data",
+    "Strategy": "naspipe.search.strategy",
+    "Supernet": "naspipe.supernet.supernet",
+    "Task": "naspipe.tasks.task",
+    "TensorDataset": "naspipe.tasks.data",
+    "load_config": "naspipe.components",
+    "register_executor": "naspipe.registry",
+    "register_sampler": "naspipe.registry",
+    "register_space": "naspipe.registry",
+    "register_strategy": "naspipe.registry",
+    "register_task": "naspipe.registry",
+    "run": "naspipe.runs.run",
+    "split_tensors": "naspipe.tasks.data",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'naspipe' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

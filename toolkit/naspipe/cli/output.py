@@ -1,0 +1,92 @@
+"""What the commands print while a run goes on, and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from naspipe.runs.progress import Progress, Watch
+
+if TYPE_CHECKING:
+    from naspipe.runs.run import Run
+
+LINES = 10
+"""Plain progress lines of each phase when the output is no terminal."""
+
+_TITLES = {"train": "Training", "search": "Search", "retrain": "Retraining"}
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Show progress: bars on a terminal, a few plain lines elsewhere."""
+    console = Console()
+    if not console.is_terminal:
+        yield _PlainLines()
+        return
+    columns = (
+        TextColumn("{task.description:<11}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[detail]}"),
+    )
+    with Bars(*columns, console=console) as bars:
+        tasks: dict[str, Any] = {}
+
+        def watch(progress: Progress) -> None:
+            if progress.phase not in tasks:
+                tasks[progress.phase] = bars.add_task(
+                    _TITLES[progress.phase], total=progress.total, detail=""
+                )
+            bars.update(
+                tasks[progress.phase],
+                completed=progress.done,
+                total=progress.total,
+                detail=progress.detail,
+            )
+
+        yield watch
+
+
+class _PlainLines:
+    """Prints about ten lines for each phase."""
+
+    def __call__(self, progress: Progress) -> None:
+        step = max(1, progress.total // LINES)
+        if progress.done % step == 0 or progress.done in (1, progress.total):
+            title = _TITLES[progress.phase]
+            print(  # noqa: T201  # the command line prints
+                f"{title:<11} {progress.done:>{len(str(progress.total))}}/{progress.total}  "
+                f"{progress.detail}",
+                flush=True,
+            )
+
+
+def format_metrics(metrics: Mapping[str, float]) -> str:
+    """Return metrics on one line: numbers below a thousand with four digits, counts in full."""
+    return ", ".join(
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4f}"
+        for name, value in metrics.items()
+    )
+
+
+def show_result(run: Run) -> None:
+    """Print which architecture won, how good it is, where the model lies and what to do next."""
+    metrics = run.best_metrics()
+    lines = [
+        ("Best architecture", metrics["text"]),
+        ("Parameters", f"{metrics['parameters']:,}"),
+        ("Validation", format_metrics(metrics["validation"])),
+        ("Test", format_metrics(metrics["test"])),
+        ("Model", run.folder.best_model),
+        ("Report", run.folder.report),
+        ("Next", f"python -c \"import naspipe; print(naspipe.Run.open('{run.path}').best())\""),
+        ("", "naspipe run CONFIG --set seed=1"),
+    ]
+    for title, value in lines:
+        print(f"{title:<18} {value}")  # noqa: T201  # the command line prints

@@ -1,0 +1,189 @@
+"""The parts of a run, constructed from its configuration and checked against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from naspipe.config.resolve import (
+    EXECUTOR,
+    SAMPLER,
+    SPACE,
+    STRATEGY,
+    TASK,
+    PluginSlot,
+    plugin_arguments,
+    resolve,
+    resolve_file,
+)
+from naspipe.config.schema import RunConfig
+from naspipe.config.source import Key, Source, path_text
+from naspipe.errors import ConfigError, InputError, Problem
+from naspipe.executors.executor import Executor
+from naspipe.keys import keyed_random
+from naspipe.search.objective import Objective, find_objectives
+from naspipe.search.sampler import Sampler
+from naspipe.search.strategy import Strategy
+from naspipe.space import SearchSpace
+from naspipe.tasks.task import Task
+from naspipe.training.determinism import check_device
+
+
+@dataclass(frozen=True)
+class Components:
+    """The plug-ins of a run; sampler and strategy are started for this space.
+
+    Attributes:
+        space: The search space.
+        task: The task; its data is not loaded yet.
+        sampler: Says which subnets are trained.
+        executor: Says in which order their actions run.
+        strategy: Proposes architectures.
+        objectives: What the search optimises.
+    """
+
+    space: SearchSpace
+    task: Task
+    sampler: Sampler
+    executor: Executor
+    strategy: Strategy
+    objectives: list[Objective]
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run's configuration from YAML and check it, down to the plug-ins it names.
+
+    Args:
+        path: The file.
+        overrides: Texts such as ``training.optimizer.lr=0.05``; the values are YAML.
+
+    Returns:
+        The configuration with every default filled in.
+
+    Raises:
+        ConfigError: Anything is wrong; it lists everything that is, with file and line.
+    """
+    config, source = resolve_file(path, overrides)
+    build_components(config, source.origin)
+    return config
+
+
+def as_config(config: RunConfig | str | Path | Mapping[str, Any]) -> RunConfig:
+    """Return a configuration that is given as a path, a mapping or ready.
+
+    Raises:
+        ConfigError: Anything is wrong; it lists everything that is.
+    """
+    if isinstance(config, (str, Path)):
+        return load_config(config)
+    data = config.model_dump(mode="json") if isinstance(config, RunConfig) else dict(config)
+    resolved = resolve(Source(data=json.loads(json.dumps(data, default=_refuse))))
+    build_components(resolved)
+    return resolved
+
+
+def _refuse(value: object) -> None:
+    message = f"must hold only numbers, texts, booleans, lists and mappings, but holds {value!r}."
+    raise ConfigError([Problem("", message)])
+
+
+def build_components(
+    config: RunConfig, origin: Callable[[Key], str] = lambda key: ""
+) -> Components:
+    """Construct the plug-ins that a configuration names.
+
+    Args:
+        config: A resolved configuration.
+        origin: Gives file and line of a path, for error messages.
+
+    Raises:
+        ConfigError: A plug-in refuses its parameters, or two do not fit each other.
+    """
+    builder = _Builder(config, origin)
+    space = builder.plugin(SPACE, config.space.parameters)
+    task = builder.plugin(TASK, config.task.parameters)
+    sampler = builder.plugin(SAMPLER, config.sampler.parameters)
+    executor = builder.plugin(EXECUTOR, config.executor.options)
+    strategy = builder.plugin(STRATEGY, config.search.strategy.parameters)
+    objectives: list[Objective] = []
+    if task is not None:
+        objectives = builder.attempt(
+            ("search", "objectives"), lambda: find_objectives(task, config.search.objectives)
+        )
+    if space is not None:
+        builder.attempt(("space",), lambda: _require_valid(space))
+    if not builder.problems and space is not None:
+        builder.attempt(("sampler",), lambda: sampler.start(space, config.seed))
+        builder.attempt(
+            ("search", "strategy"),
+            lambda: strategy.start(space, [o.direction for o in objectives], config.seed),
+        )
+    if strategy is not None:
+        builder.attempt(("search", "budget", "trials"), lambda: _check_budget(config, strategy))
+    builder.attempt(("executor", "stages"), lambda: _check_stages(config))
+    builder.attempt(("training", "device"), lambda: check_device(config.training.device))
+    if builder.problems:
+        raise ConfigError(builder.problems)
+    return Components(space, task, sampler, executor, strategy, objectives)
+
+
+class _Builder:
+    """Collects what goes wrong, so that all of it is reported at once."""
+
+    def __init__(self, config: RunConfig, origin: Callable[[Key], str]) -> None:
+        self.problems: list[Problem] = []
+        self._config = config
+        self._origin = origin
+
+    def attempt(self, key: Key, action: Callable[[], Any]) -> Any:
+        """Return the action's result; None, with a problem noted, if it refuses its input."""
+        try:
+            return action()
+        except InputError as error:
+            self.problems.append(Problem(path_text(key), str(error), self._origin(key)))
+        return None
+
+    def plugin(self, slot: PluginSlot, values: dict[str, Any]) -> Any:
+        """Construct a plug-in; None, with a problem noted, if it refuses its parameters."""
+        section: Any = self._config
+        for part in slot.key:
+            section = getattr(section, part)
+        cls = slot.registry.get(section.name)
+
+        def construct() -> Any:
+            try:
+                return cls(**plugin_arguments(cls, values))
+            except (TypeError, ValueError) as error:
+                kind = type(error).__name__
+                message = (
+                    f"{slot.registry.kind} {section.name!r} refuses its parameters: {kind}: {error}"
+                )
+                raise InputError(message) from error
+
+        return self.attempt(slot.key, construct)
+
+
+def _require_valid(space: SearchSpace) -> None:
+    if space.has_rule:
+        space.random_architecture(keyed_random(0, "validity"))
+
+
+def _check_budget(config: RunConfig, strategy: Strategy) -> None:
+    trials, size = config.search.budget.trials, strategy.generation_size
+    if trials < size:
+        raise InputError(
+            f"the budget must be at least one generation of strategy {config.search.strategy.name!r}, "
+            f"which evaluates {size} architectures at a time, but is {trials}. "
+            f"Set search.budget.trials to {size} or more, or choose a smaller generation."
+        )
+
+
+def _check_stages(config: RunConfig) -> None:
+    if config.executor.stages != 1:
+        raise InputError(
+            f"must be 1, but is {config.executor.stages}: the only executor of this version is "
+            "'sequential', which runs in one process."
+        )

@@ -1,0 +1,69 @@
+"""torch.optim by name: which optimizers a configuration may name, and their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from naspipe.config.parameters import Parameter, parameters_of, without_type
+from naspipe.errors import PluginError
+from naspipe.suggestions import listing, nearest
+
+# LBFGS needs the loss again within a step; SparseAdam takes sparse gradients only.
+UNSUPPORTED = ("LBFGS", "SparseAdam")
+# Fused kernels give other bits than the for-loop and foreach forms (which are equal); the other two
+# concern CUDA graphs and differentiating through the optimizer.
+HIDDEN = ("params", "fused", "capturable", "differentiable")
+
+
+def optimizer_class(name: str) -> Any:
+    """Return a torch.optim class by its name.
+
+    Raises:
+        PluginError: There is none of this name, or a supernet's layers cannot use it.
+    """
+    from torch import optim
+
+    known = sorted(
+        name
+        for name, value in vars(optim).items()
+        if isinstance(value, type)
+        and issubclass(value, optim.Optimizer)
+        and value is not optim.Optimizer
+        and name not in UNSUPPORTED
+    )
+    if name in UNSUPPORTED:
+        raise PluginError(
+            f"optimizer {name!r} is not supported: it needs more than one gradient of each parameter. "
+            f"Supported: {listing(known)}."
+        )
+    if name not in known:
+        raise PluginError(
+            f"there is no optimizer torch.optim.{name}.{nearest(name, known)} Supported: {listing(known)}."
+        )
+    return getattr(optim, name)
+
+
+def optimizer_parameters(name: str) -> list[Parameter]:
+    """Return the arguments that a configuration may give to an optimizer.
+
+    Raises:
+        PluginError: There is no such optimizer.
+    """
+    import torch
+
+    def adapt(annotation: Any) -> Any:
+        return without_type(annotation, torch.Tensor)
+
+    return parameters_of(optimizer_class(name), skip=HIDDEN, adapt=adapt)
+
+
+def try_optimizer(name: str, arguments: Mapping[str, Any]) -> None:
+    """Construct the optimizer once, so that it checks the ranges of its arguments.
+
+    Raises:
+        ValueError: It refuses them.
+    """
+    import torch
+
+    optimizer_class(name)([torch.zeros(1, requires_grad=True)], **arguments)

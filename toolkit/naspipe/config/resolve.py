@@ -1,0 +1,297 @@
+"""From what a user wrote to a complete configuration, with every problem reported at once."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from naspipe import registry
+from naspipe.config.optimizers import optimizer_parameters, try_optimizer
+from naspipe.config.parameters import (
+    Parameter,
+    arguments_of,
+    parameters_model,
+    parameters_of,
+)
+from naspipe.config.schema import RunConfig
+from naspipe.config.source import Key, Source, apply_overrides, path_text, read_file
+from naspipe.errors import ConfigError, NaspipeWarning, PluginError, Problem
+from naspipe.suggestions import listing, nearest
+
+
+@dataclass(frozen=True)
+class PluginSlot:
+    """A place in the configuration that names a plug-in.
+
+    Attributes:
+        key: Path of the section that holds ``name``.
+        registry: Where the name is looked up.
+        nested: Path of its parameters below the section; empty where they stand beside the name.
+    """
+
+    key: tuple[str, ...]
+    registry: registry.Registry
+    nested: tuple[str, ...] = ()
+
+
+SPACE = PluginSlot(("space",), registry.spaces)
+TASK = PluginSlot(("task",), registry.tasks)
+SAMPLER = PluginSlot(("sampler",), registry.samplers)
+STRATEGY = PluginSlot(("search", "strategy"), registry.strategies)
+EXECUTOR = PluginSlot(("executor",), registry.executors, nested=("options",))
+SLOTS = (SPACE, TASK, SAMPLER, STRATEGY, EXECUTOR)
+
+
+def resolve_file(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, Source]:
+    """Read a YAML file, apply overrides, and return the configuration with all defaults filled in.
+
+    Raises:
+        ConfigError: Anything is wrong; it lists everything that is.
+    """
+    source = read_file(Path(path))
+    executor = source.get(("executor", "name"))
+    apply_overrides(source, overrides)
+    _drop_options_of_another(source, executor, overrides)
+    return resolve(source), source
+
+
+def _drop_options_of_another(source: Source, before: object, overrides: Sequence[str]) -> None:
+    """Drop the options of the executor in the file once an override has named another."""
+    after = source.get(("executor", "name"))
+    own = any(override.startswith("executor.options") for override in overrides)
+    if before is None or after == before or own or not source.get(("executor", "options")):
+        return
+    dropped = source.data["executor"].pop("options")
+    warnings.warn(
+        f"executor.options of {before!r} are dropped, since executor.name is now {after!r}: {dropped!r}.",
+        NaspipeWarning,
+        stacklevel=4,
+    )
+
+
+def resolve(source: Source) -> RunConfig:
+    """Return the configuration that a source describes, with all defaults filled in.
+
+    Raises:
+        ConfigError: Anything is wrong; it lists everything that is.
+    """
+    problems = list(source.problems)
+    try:
+        tree: dict[str, Any] = json.loads(json.dumps(source.data))
+    except (TypeError, ValueError) as error:
+        message = f"must hold only numbers, texts, booleans, lists and mappings, but: {error}."
+        raise ConfigError([*problems, Problem("", message)]) from error
+    shape = _validate(RunConfig, tree, (), source, problems)
+    resolved: dict[tuple[str, ...], dict[str, Any]] = {}
+    for slot in SLOTS:
+        given = _section(tree, slot.key)
+        if given is not None:
+            resolved[slot.key] = _resolve_plugin(slot, given, source, problems)
+    for phase in ("training", "retrain"):
+        given = _section(tree, (phase, "optimizer"))
+        if given is not None:
+            resolved[phase, "optimizer"] = _resolve_optimizer(phase, given, source, problems)
+    if problems or shape is None:
+        raise ConfigError(_in_order(problems, source))
+    result = shape.model_dump(mode="json")
+    for key, section in resolved.items():
+        target = result
+        for part in key[:-1]:
+            target = target[part]
+        # A section with parameters beside its name is replaced, so that no key is left behind.
+        target[key[-1]] = {**target[key[-1]], **section} if key == EXECUTOR.key else section
+    return RunConfig.model_validate_json(json.dumps(result))
+
+
+def _section(tree: Mapping[str, Any], key: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return a plug-in's section as given, or its default; None if it has no shape to look into."""
+    section: Any = tree
+    model: type[BaseModel] | None = RunConfig
+    for depth, part in enumerate(key):
+        if not isinstance(section, dict):
+            return None
+        if part not in section:
+            assert model is not None
+            default: Any = model.model_fields[part].default
+            for rest in key[depth + 1 :]:
+                default = getattr(default, rest, None)
+            return default.model_dump(mode="json") if isinstance(default, BaseModel) else None
+        section = section[part]
+        model = _model_below(model, part)
+    if not isinstance(section, dict):
+        return None
+    if key == EXECUTOR.key:
+        section = {"name": RunConfig.model_fields["executor"].default.name, **section}
+    return section if isinstance(section.get("name"), str) else None
+
+
+def _resolve_plugin(
+    slot: PluginSlot, given: dict[str, Any], source: Source, problems: list[Problem]
+) -> dict[str, Any]:
+    name = absolute_reference(given["name"], source.directory)
+    try:
+        cls = slot.registry.get(name)
+        parameters = parameters_of(cls)
+        if not slot.nested and any(parameter.name == "name" for parameter in parameters):
+            raise PluginError(
+                f"{slot.registry.kind} {name!r} must not have a parameter called 'name': that is the "
+                "key of the plug-in itself."
+            )
+        model = parameters_model(f"{slot.registry.kind} {given['name']!r}", parameters)
+    except PluginError as error:
+        _add(problems, (*slot.key, "name"), str(error), source)
+        return given
+    values: Any = given
+    for part in slot.nested:
+        values = values.get(part, {})
+    if not isinstance(values, dict):
+        return given
+    if not slot.nested:
+        values = {key: value for key, value in values.items() if key != "name"}
+    hint = _other_owner(slot, name)
+    validated = _validate(model, values, (*slot.key, *slot.nested), source, problems, hint)
+    dumped = {} if validated is None else validated.model_dump(mode="json", by_alias=True)
+    return {"name": name, **({slot.nested[0]: dumped} if slot.nested else dumped)}
+
+
+def _other_owner(slot: PluginSlot, name: str) -> Callable[[str], str]:
+    """Return a hint for a key that another plug-in of this kind would take."""
+
+    def hint(key: str) -> str:
+        for other in slot.registry.names():
+            try:
+                takes = other != name and any(
+                    parameter.name == key for parameter in parameters_of(slot.registry.get(other))
+                )
+            except PluginError:
+                continue  # It is only asked for a hint; whoever names it sees its error.
+            if takes:
+                kind = slot.registry.kind
+                return f" It is a parameter of {kind} {other!r}, but the {kind} here is {name!r}."
+        return ""
+
+    return hint
+
+
+def _resolve_optimizer(
+    phase: str, given: dict[str, Any], source: Source, problems: list[Problem]
+) -> dict[str, Any]:
+    key, name = (phase, "optimizer"), given["name"]
+    try:
+        parameters = optimizer_parameters(name)
+    except PluginError as error:
+        _add(problems, (*key, "name"), str(error), source)
+        return given
+    values = {part: value for part, value in given.items() if part != "name"}
+    model = parameters_model(f"optimizer {name!r}", parameters)
+    validated = _validate(model, values, key, source, problems)
+    if validated is None:
+        return given
+    try:
+        try_optimizer(name, arguments_of(validated))
+    except ValueError as error:
+        _add(problems, key, f"torch.optim.{name} refuses its arguments: {error}.", source)
+    return {"name": name, **validated.model_dump(mode="json", by_alias=True)}
+
+
+def plugin_arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a resolved section's parameters as typed keyword arguments of ``cls``."""
+    model = parameters_model(cls.__qualname__, parameters_of(cls))
+    return arguments_of(model.model_validate_json(json.dumps(values)))
+
+
+def optimizer_arguments(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a resolved section's parameters as typed keyword arguments of ``torch.optim.NAME``."""
+    model = parameters_model(name, optimizer_parameters(name))
+    return arguments_of(model.model_validate_json(json.dumps(values)))
+
+
+def absolute_reference(name: str, directory: Path) -> str:
+    """Return a reference to a file with its path made absolute; any other name as it is."""
+    if not registry.is_file_reference(name):
+        return name
+    place, _, attribute = name.rpartition(":")
+    return f"{(directory / place).resolve()}:{attribute}"
+
+
+def _validate(
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    prefix: Key,
+    source: Source,
+    problems: list[Problem],
+    hint: Callable[[str], str] = lambda key: "",
+) -> Any:
+    """Validate, adding to ``problems``; return the model, or None if it is not valid."""
+    try:
+        return model.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            key = _existing(detail["loc"], values, missing=detail["type"] == "missing")
+            _add(problems, (*prefix, *key), _message(model, detail, key, hint), source)
+        return None
+
+
+def _existing(location: Key, values: Any, *, missing: bool) -> Key:
+    """Cut what pydantic adds to a location (the branch of a union) off."""
+    known: list[str | int] = []
+    for part in location:
+        if missing and len(known) == len(location) - 1:
+            known.append(part)
+            break
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            continue
+        known.append(part)
+    return tuple(known)
+
+
+def _message(
+    model: type[BaseModel], detail: Mapping[str, Any], key: Key, hint: Callable[[str], str]
+) -> str:
+    if detail["type"] == "extra_forbidden":
+        owner: type[BaseModel] | None = model
+        for part in key[:-1]:
+            owner = _model_below(owner, part)
+        allowed = _keys(owner) if owner is not None else []
+        word = str(key[-1])
+        return f"unknown key.{nearest(word, allowed)}{hint(word)} Allowed here: {listing(allowed)}."
+    if detail["type"] == "missing":
+        return "must be given, but is missing."
+    message = str(detail["msg"]).replace("Input should be", "must be")
+    return f"{message}, but got {detail['input']!r}."
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [str(field.alias or name) for name, field in model.model_fields.items()]
+
+
+def _model_below(model: type[BaseModel] | None, part: str | int) -> type[BaseModel] | None:
+    field = model.model_fields.get(str(part)) if model is not None else None
+    annotation = field.annotation if field is not None else None
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return None
+
+
+def _add(problems: list[Problem], key: Key, message: str, source: Source) -> None:
+    problem = Problem(path_text(key), message, source.origin(key))
+    if problem not in problems:
+        problems.append(problem)
+
+
+def _in_order(problems: Collection[Problem], source: Source) -> list[Problem]:
+    """Return the problems in the order of the file's lines; those of overrides come last."""
+
+    def place(problem: Problem) -> tuple[int, int]:
+        line = problem.origin.rpartition(":")[2]
+        return (0, int(line)) if line.isdigit() else (1, 0)
+
+    return sorted(problems, key=place)

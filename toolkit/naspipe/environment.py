@@ -1,0 +1,72 @@
+"""What a run was computed with: versions, threads, CPU capability, devices."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
+PACKAGES = (
+    "naspipe",
+    "torch",
+    "optuna",
+    "numpy",
+    "pydantic",
+    "safetensors",
+    "scikit-learn",
+    "plotly",
+)
+
+
+def package_versions() -> dict[str, str | None]:
+    """Return the versions of the packages that matter; None for what is not installed."""
+    versions: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def describe_environment(seed: int | None = None, threads: int | None = None) -> dict[str, Any]:
+    """Return what is saved with a run.
+
+    Args:
+        seed: The run's seed.
+        threads: Threads of torch that the run uses, or None: those torch has now.
+    """
+    import torch
+
+    gpus = range(torch.cuda.device_count())
+    return {
+        "seed": seed,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": package_versions(),
+        "cpu": {
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            # Kernels for AVX2 and AVX-512 give other bits in convolution and linear layers.
+            "capability": torch.backends.cpu.get_cpu_capability(),
+        },
+        "threads": torch.get_num_threads() if threads is None else threads,
+        "gpus": [torch.cuda.get_device_name(index) for index in gpus],
+        "cuda": torch.version.cuda,
+        "backends": distributed_backends(),
+    }
+
+
+def distributed_backends() -> list[str]:
+    """Return the communication backends that this build of torch has."""
+    from torch import distributed
+
+    if not distributed.is_available():
+        return []
+    backends = {
+        "gloo": distributed.is_gloo_available(),
+        "nccl": distributed.is_nccl_available(),
+        "mpi": distributed.is_mpi_available(),
+    }
+    return [name for name, available in backends.items() if available]

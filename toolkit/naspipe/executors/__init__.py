@@ -1,0 +1,3 @@
+"""Executors: policies over integers; imports no torch."""
+
+from naspipe.executors.executor import Executor as Executor

@@ -1,0 +1,252 @@
+"""The registry of plug-ins: by decorator, by entry point, or by reference.
+
+A plug-in is a class of one of five kinds. It is imported only when it is asked for, so one that
+fails to import disturbs no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from naspipe.errors import PluginError
+from naspipe.suggestions import listing, nearest
+
+Class = TypeVar("Class", bound=type)
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One known plug-in.
+
+    Attributes:
+        kind: ``space``, ``sampler``, ``strategy``, ``executor`` or ``task``.
+        name: The name a configuration uses.
+        origin: Where it comes from, for people.
+        load: Imports it and returns its class, or raises what its import raises.
+    """
+
+    kind: str
+    name: str
+    origin: str
+    load: Callable[[], object]
+
+
+class Registry:
+    """The plug-ins of one kind."""
+
+    def __init__(self, kind: str, base: str) -> None:
+        """Make an empty registry.
+
+        Args:
+            kind: ``space``, ``sampler``, ``strategy``, ``executor`` or ``task``.
+            base: ``module:Class`` that its plug-ins must be subclasses of; imported on use.
+        """
+        self.kind = kind
+        self.group = "naspipe.strategies" if kind == "strategy" else f"naspipe.{kind}s"
+        self._base_reference = base
+        self._decorated: dict[str, Plugin] = {}
+
+    @property
+    def base(self) -> type:
+        """The class that every plug-in of this kind is a subclass of."""
+        module, _, name = self._base_reference.partition(":")
+        base: type = getattr(importlib.import_module(module), name)
+        return base
+
+    def register(self, name: str) -> Callable[[Class], Class]:
+        """Return a class decorator that registers a plug-in under ``name``.
+
+        Raises:
+            PluginError: The name is taken, or the class is not one of this kind. Running the same
+                definition again, as notebooks do, replaces it.
+        """
+
+        def decorate(cls: Class) -> Class:
+            self._check_class(cls, name)
+            origin = f"{cls.__module__}.{cls.__qualname__} in {_file_of(cls)}"
+            for other in self._known(name):
+                if other.origin != origin:
+                    raise _duplicate(self.kind, name, other.origin, origin)
+            self._decorated[name] = Plugin(self.kind, name, origin, lambda: cls)
+            return cls
+
+        return decorate
+
+    def plugins(self) -> list[Plugin]:
+        """Return all known plug-ins by name; nothing is imported."""
+        known = [*self._decorated.values(), *_entry_points(self.kind, self.group)]
+        return sorted(known, key=lambda plugin: (plugin.name, plugin.origin))
+
+    def names(self) -> list[str]:
+        """Return the known names in order."""
+        return sorted({plugin.name for plugin in self.plugins()})
+
+    def _known(self, name: str) -> list[Plugin]:
+        return [plugin for plugin in self.plugins() if plugin.name == name]
+
+    def find(self, name: str) -> Plugin:
+        """Return a plug-in by its registered name, not imported yet.
+
+        Raises:
+            PluginError: It is unknown (the nearest names are listed), or two have this name.
+        """
+        found = self._known(name)
+        if not found:
+            raise PluginError(
+                f"there is no {self.kind} {name!r}.{nearest(name, self.names())} "
+                f"Known: {listing(self.names())}. Or give a reference: file.py:Class or package.module:Class."
+            )
+        if len(found) > 1:
+            raise _duplicate(self.kind, name, found[0].origin, found[1].origin)
+        return found[0]
+
+    def get(self, name: str) -> type:
+        """Return the class of a plug-in, by registered name or by reference.
+
+        Args:
+            name: A registered name, ``path/to/file.py:Class`` (relative to the working directory) or
+                ``package.module:Class``.
+
+        Raises:
+            PluginError: It is unknown, fails to import (with its own traceback), or is of another kind.
+        """
+        reference = ":" in name
+        load = (lambda: _load_reference(name)) if reference else self.find(name).load
+        try:
+            loaded = load()
+        except PluginError:
+            raise
+        except Exception as error:
+            detail = "".join(traceback.format_exception(error)).rstrip()
+            raise PluginError(f"{self.kind} {name!r} failed to import:\n{detail}") from error
+        return self._check_class(loaded, name)
+
+    def _check_class(self, loaded: object, name: str) -> type:
+        base = self.base
+        if not (isinstance(loaded, type) and issubclass(loaded, base)):
+            given = f"the class {loaded.__qualname__}" if isinstance(loaded, type) else repr(loaded)
+            bases = (
+                [b.__name__ for b in inspect.getmro(loaded)[1:-1]]
+                if isinstance(loaded, type)
+                else []
+            )
+            derived = f" (derived from {listing(bases)})" if bases else ""
+            raise PluginError(
+                f"{self.kind} {name!r} must be a subclass of naspipe.{base.__name__}, "
+                f"but is {given}{derived}."
+            )
+        if inspect.isabstract(loaded):
+            missing = listing(sorted(getattr(loaded, "__abstractmethods__")))  # noqa: B009  # set by ABCMeta
+            raise PluginError(f"{self.kind} {name!r} must implement {missing}, but does not.")
+        return loaded
+
+
+def _duplicate(kind: str, name: str, first: str, second: str) -> PluginError:
+    return PluginError(
+        f"two plug-ins of kind {kind} are named {name!r}: one from {first}, one from {second}. "
+        "Rename one, or refer to it as package.module:Class."
+    )
+
+
+def _file_of(cls: type) -> str:
+    try:
+        return inspect.getfile(cls)
+    except (TypeError, OSError):
+        return "an interactive session"
+
+
+def _entry_points(kind: str, group: str) -> list[Plugin]:
+    plugins = []
+    for entry in importlib.metadata.entry_points(group=group):
+        distribution = entry.dist.name if entry.dist is not None else "unknown distribution"
+        plugins.append(Plugin(kind, entry.name, f"{entry.value} in {distribution}", entry.load))
+    return plugins
+
+
+def is_file_reference(name: str) -> bool:
+    """Tell whether a plug-in's name refers to a file, as in ``my_space.py:MySpace``."""
+    return name.rpartition(":")[0].endswith(".py")
+
+
+def _load_reference(reference: str) -> object:
+    place, _, attribute = reference.rpartition(":")
+    module = (
+        load_file(Path(place)) if is_file_reference(reference) else importlib.import_module(place)
+    )
+    if not hasattr(module, attribute):
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise PluginError(
+            f"{place} has no {attribute!r}.{nearest(attribute, classes)} It has {listing(classes)}."
+        )
+    return getattr(module, attribute)
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a Python file once per process, under a name of its own.
+
+    Raises:
+        PluginError: There is no such file.
+    """
+    path = path.resolve()
+    if not path.is_file():
+        raise PluginError(f"a plug-in's file must exist, but there is no {path}.")
+    digest = hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()
+    name = f"naspipe_file_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+spaces = Registry("space", "naspipe.space:SearchSpace")
+samplers = Registry("sampler", "naspipe.search.sampler:Sampler")
+strategies = Registry("strategy", "naspipe.search.strategy:Strategy")
+executors = Registry("executor", "naspipe.executors.executor:Executor")
+tasks = Registry("task", "naspipe.tasks.task:Task")
+
+REGISTRIES = (spaces, samplers, strategies, executors, tasks)
+
+
+def register_space(name: str) -> Callable[[Class], Class]:
+    """Register a ``SearchSpace`` under ``name``; a class decorator."""
+    return spaces.register(name)
+
+
+def register_sampler(name: str) -> Callable[[Class], Class]:
+    """Register a ``Sampler`` under ``name``; a class decorator."""
+    return samplers.register(name)
+
+
+def register_strategy(name: str) -> Callable[[Class], Class]:
+    """Register a ``Strategy`` under ``name``; a class decorator."""
+    return strategies.register(name)
+
+
+def register_executor(name: str) -> Callable[[Class], Class]:
+    """Register an ``Executor`` under ``name``; a class decorator."""
+    return executors.register(name)
+
+
+def register_task(name: str) -> Callable[[Class], Class]:
+    """Register a ``Task`` under ``name``; a class decorator."""
+    return tasks.register(name)

@@ -1,0 +1,1 @@
+"""Runs: a folder and its phases."""

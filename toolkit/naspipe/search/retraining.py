@@ -1,0 +1,91 @@
+"""Retraining: the best architecture as an ordinary module, trained in the ordinary way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from naspipe.config.schema import RetrainConfig
+from naspipe.errors import TrainingError
+from naspipe.keys import derive_key
+from naspipe.tasks.data import Dataset, EpochOrder, move_batch
+from naspipe.tasks.task import Task
+from naspipe.training.determinism import seed_generators
+from naspipe.training.schedule import OptimizerFactory, schedule_factor
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One pass over the training split.
+
+    Attributes:
+        epoch: Its index.
+        loss: Mean loss over its batches, each before its update.
+        lr: Learning rate of its last step.
+    """
+
+    epoch: int
+    loss: float
+    lr: float
+
+
+def retrain(
+    module: nn.Module,
+    task: Task,
+    data: Dataset,
+    config: RetrainConfig,
+    seed: int,
+    device: str,
+    on_epoch: Callable[[EpochRecord], None],
+) -> None:
+    """Train a module in place.
+
+    Args:
+        module: An ordinary module.
+        task: Gives loss and weight.
+        data: The training split.
+        config: The settings.
+        seed: The run's seed; keys the batches and the draws of every step.
+        device: Where to train.
+        on_epoch: Called after each epoch.
+
+    Raises:
+        TrainingError: A loss was not finite.
+    """
+    module.to(device).train()
+    optimizers = OptimizerFactory(config.optimizer)
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    # An architecture of nothing but operations without parameters has nothing to train.
+    optimizer = optimizers(parameters) if parameters else None
+    order = EpochOrder(data, config.batch_size, seed, "retrain")
+    steps = config.epochs * order.batches_per_epoch
+    lr = optimizers.lr
+    for epoch in range(config.epochs):
+        total = weight = 0.0
+        for step in range(epoch * order.batches_per_epoch, (epoch + 1) * order.batches_per_epoch):
+            batch = move_batch(order.batch(step), device)
+            seed_generators(derive_key(seed, "retrain", step))
+            batch_weight = task.weight(batch.targets)
+            loss = task.loss(module(batch.inputs), batch.targets)
+            if not math.isfinite(loss.item()):
+                raise TrainingError(
+                    f"retraining, epoch {epoch}, step {step}: the loss must be finite, but is "
+                    f"{loss.item()}. Lower retrain.optimizer.lr, or set retrain.clip_norm."
+                )
+            total += float(loss.item())
+            weight += batch_weight
+            if optimizer is None or not loss.requires_grad:
+                continue
+            lr = optimizers.lr * schedule_factor(config.schedule, step, steps)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.zero_grad()
+            torch.autograd.backward(loss / batch_weight)
+            if config.clip_norm is not None:
+                nn.utils.clip_grad_norm_(parameters, config.clip_norm)
+            optimizer.step()
+        on_epoch(EpochRecord(epoch, total / weight, lr))

@@ -1,0 +1,36 @@
+"""Sampler: the order in which subnets are trained."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from naspipe.space import Architecture, SearchSpace
+
+
+class Sampler(ABC):
+    """Says which architecture is trained at each step.
+
+    Call order: ``start`` once, then ``draw`` for 0, 1, 2, ... without a gap. What is drawn must be a
+    function of (seed, index) and of what was drawn before: no clock, no global generator. One object
+    serves one run.
+    """
+
+    @abstractmethod
+    def start(self, space: SearchSpace, seed: int) -> None:
+        """Prepare for a space.
+
+        Args:
+            space: What is drawn from.
+            seed: The run's seed.
+
+        Raises:
+            InputError: The sampler's parameters do not fit the space.
+        """
+
+    @abstractmethod
+    def draw(self, index: int) -> Architecture:
+        """Return the architecture of subnet ``index``, a valid one of the space.
+
+        Raises:
+            SpaceError: The validity rule refuses everything that was tried.
+        """

@@ -1,0 +1,60 @@
+"""Strategy: the search over the trained supernet, by ask and tell."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from naspipe.space import Architecture, SearchSpace
+from naspipe.tasks.task import Direction
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an architecture that a strategy proposed.
+
+    Attributes:
+        architecture: What was proposed.
+        values: One for each objective, in order; None if the trial failed.
+    """
+
+    architecture: Architecture
+    values: tuple[float, ...] | None
+
+
+class Strategy(ABC):
+    """Proposes architectures and learns from their values.
+
+    Call order: ``start`` once, then ``ask`` and ``tell`` in turn. ``tell`` gets the outcomes of the last
+    ``ask``, all of them, in the order in which it proposed them, so a search does not depend on which
+    evaluation ends first. An architecture may be proposed again: it is told its value again, is not
+    evaluated, and costs no budget. One object serves one search, and draws only from keys of its seed.
+    """
+
+    @abstractmethod
+    def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
+        """Prepare for a search.
+
+        Args:
+            space: What is searched.
+            directions: Which way is better, for each objective.
+            seed: The run's seed.
+        """
+
+    @property
+    def generation_size(self) -> int:
+        """Number of architectures that one ``ask`` returns."""
+        return 1
+
+    @abstractmethod
+    def ask(self) -> list[Architecture]:
+        """Return the next ``generation_size`` architectures, valid ones of the space.
+
+        Raises:
+            SpaceError: The validity rule refuses everything that was tried.
+        """
+
+    @abstractmethod
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Learn the outcomes of the last ``ask``, in its order."""

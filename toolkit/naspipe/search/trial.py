@@ -1,0 +1,74 @@
+"""Trials: what a search found out, and which of them is best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from naspipe.search.objective import Objective
+from naspipe.space import Architecture, SearchSpace
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One architecture that a search evaluated.
+
+    Attributes:
+        index: Its place in the search.
+        architecture: What was evaluated.
+        metrics: Everything measured; empty if the trial failed.
+        reason: Why it failed, or None.
+    """
+
+    index: int
+    architecture: Architecture
+    metrics: dict[str, float]
+    reason: str | None = None
+
+    def values(self, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+        """Return the objectives' values, or None if the trial failed."""
+        if self.reason is not None:
+            return None
+        return tuple(self.metrics[objective.name] for objective in objectives)
+
+    def to_record(self, space: SearchSpace) -> dict[str, Any]:
+        """Return the line of ``trials.jsonl``."""
+        return {
+            "trial": self.index,
+            "text": space.format(self.architecture),
+            "architecture": dict(self.architecture),
+            "state": "complete" if self.reason is None else "failed",
+            "metrics": self.metrics,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any], space: SearchSpace) -> Trial:
+        """Read a line of ``trials.jsonl``."""
+        architecture = space.architecture(Architecture(record["architecture"]))
+        return cls(record["trial"], architecture, record["metrics"], record["reason"])
+
+
+def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
+    """Return the trials that no other is better than, best by the first objective first.
+
+    A trial is on the front if no other is at least as good in every objective and better in one. Equal
+    trials are both on it; the earlier comes first.
+    """
+
+    def costs(trial: Trial) -> tuple[float, ...]:
+        values = trial.values(objectives)
+        assert values is not None
+        return tuple(o.cost(value) for o, value in zip(objectives, values, strict=True))
+
+    complete = [trial for trial in trials if trial.reason is None]
+    ranked = sorted((costs(trial), trial.index, trial) for trial in complete)
+    return [
+        trial
+        for own, _, trial in ranked
+        if not any(
+            other != own and all(a <= b for a, b in zip(other, own, strict=True))
+            for other, _, _ in ranked
+        )
+    ]

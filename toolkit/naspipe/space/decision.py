@@ -1,0 +1,99 @@
+"""Decisions: the categorical choices that make up a search space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from naspipe.errors import ArchitectureError, SpaceError
+from naspipe.suggestions import listing
+
+Option: TypeAlias = "str | int | float | bool | None | tuple[Option, ...]"
+"""One value of a decision: a JSON scalar, or a tuple of options."""
+
+
+def as_option(value: object) -> Option:
+    """Return ``value`` as an option; lists, which JSON makes of tuples, become tuples again.
+
+    Raises:
+        SpaceError: It is neither a JSON scalar nor a nest of tuples of them.
+    """
+    if isinstance(value, (list, tuple)):
+        return tuple(as_option(item) for item in value)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise SpaceError(
+        "an option must be a text, a number, true, false, None or a tuple of these, but got "
+        f"{value!r} of type {type(value).__name__}. Give it a name, and look the object up by it."
+    )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One named choice among options.
+
+    Attributes:
+        name: Unique within the space.
+        options: At least one; no two may be equal (1 and True are, in Python).
+        parent: Name of the decision that this one depends on, or None: then it always exists.
+        parent_options: The options of ``parent`` under which this decision exists.
+    """
+
+    name: str
+    options: tuple[Option, ...]
+    parent: str | None = None
+    parent_options: tuple[Option, ...] = ()
+    _indices: dict[Option, int] = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        name: str,
+        options: Sequence[Option],
+        *,
+        when: tuple[str, Sequence[Option]] | None = None,
+    ) -> None:
+        """Describe a choice.
+
+        Args:
+            name: Unique within the space.
+            options: What can be chosen, at least one.
+            when: ``(parent, options of the parent)`` under which this decision exists.
+
+        Raises:
+            SpaceError: No name, no option, or two equal options.
+        """
+        if not name:
+            raise SpaceError("a decision must have a name, but got an empty text.")
+        values = tuple(as_option(option) for option in options)
+        if not values:
+            raise SpaceError(f"decision {name!r} must have at least one option, but has none.")
+        indices: dict[Option, int] = {}
+        for index, value in enumerate(values):
+            if value in indices:
+                raise SpaceError(
+                    f"the options of decision {name!r} must differ, but {value!r} equals "
+                    f"{values[indices[value]]!r}."
+                )
+            indices[value] = index
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "options", values)
+        object.__setattr__(self, "parent", when[0] if when else None)
+        object.__setattr__(
+            self, "parent_options", tuple(as_option(o) for o in when[1]) if when else ()
+        )
+        object.__setattr__(self, "_indices", indices)
+
+    def index(self, option: object) -> int:
+        """Return the place of ``option`` among the options.
+
+        Raises:
+            ArchitectureError: It is not one of them.
+        """
+        index = self._indices.get(as_option(option))
+        if index is None:
+            raise ArchitectureError(
+                f"decision {self.name!r} has no option {option!r}. "
+                f"It offers {listing(repr(known) for known in self.options)}."
+            )
+        return index

@@ -1,0 +1,230 @@
+"""SearchSpace: decisions, a validity rule, and the blocks that are built from them."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NoReturn
+
+from naspipe.errors import ArchitectureError, SpaceError
+from naspipe.keys import draw_index
+from naspipe.space.architecture import Architecture
+from naspipe.space.decision import Decision, Option, as_option
+from naspipe.space.graph import ArchitectureGraph, chain_graph
+from naspipe.suggestions import listing, nearest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MAX_TRIES = 10_000
+"""Random architectures looked at before a validity rule is said to admit nothing."""
+
+
+class SearchSpace(ABC):
+    """Named decisions and the blocks of the supernet that they choose within.
+
+    A plug-in author subclasses it: ``__init__`` takes the space's parameters and passes the decisions
+    to ``super().__init__``; ``blocks`` yields the modules. Only ``blocks`` needs torch, so spaces can
+    be counted, drawn from and planned for without it.
+    """
+
+    def __init__(self, decisions: Iterable[Decision]) -> None:
+        """Check and keep the decisions.
+
+        Args:
+            decisions: In the order in which architectures list them; a parent before its children.
+
+        Raises:
+            SpaceError: There are none, two have one name, or a parent or its option is unknown.
+        """
+        self.decisions = tuple(decisions)
+        if not self.decisions:
+            raise SpaceError(
+                f"a search space must have at least one decision, but {type(self).__name__} has none."
+            )
+        self._by_name: dict[str, Decision] = {}
+        for decision in self.decisions:
+            if decision.name in self._by_name:
+                raise SpaceError(
+                    f"decisions must have different names, but two are {decision.name!r}."
+                )
+            self._check_parent(decision)
+            self._by_name[decision.name] = decision
+        self._names = tuple(self._by_name)
+        self.is_conditional = any(decision.parent is not None for decision in self.decisions)
+
+    def _check_parent(self, decision: Decision) -> None:
+        if decision.parent is None:
+            return
+        parent = self._by_name.get(decision.parent)
+        if parent is None:
+            raise SpaceError(
+                f"decision {decision.name!r} depends on {decision.parent!r}, which must come before it. "
+                f"Before it: {listing(self._by_name)}."
+            )
+        if not decision.parent_options:
+            raise SpaceError(
+                f"decision {decision.name!r} must exist for some option of its parent."
+            )
+        for option in decision.parent_options:
+            if option not in parent.options:
+                raise SpaceError(
+                    f"decision {decision.name!r} exists under {parent.name!r} = {option!r}, which is no "
+                    f"option of it. It offers {listing(repr(known) for known in parent.options)}."
+                )
+
+    @abstractmethod
+    def blocks(self) -> Iterable[nn.Module]:
+        """Yield the blocks of the supernet in the order in which data passes them.
+
+        Write it as a generator: each block is then initialised from its own random key. A module that
+        is not a ``Block`` takes part in every architecture (a stem, a head).
+        """
+
+    def is_valid(self, architecture: Architecture) -> bool:
+        """Tell whether the validity rule admits an architecture; by default everything is valid."""
+        return True
+
+    def format(self, architecture: Architecture) -> str:
+        """Return the text that people read; override together with ``parse``."""
+        return " ".join(f"{name}={_format_option(option)}" for name, option in architecture.items())
+
+    def parse(self, text: str) -> Architecture:
+        """Read an architecture from its JSON; a space with a text form of its own reads that too.
+
+        Raises:
+            ArchitectureError: The text is malformed, or is no architecture of this space.
+        """
+        return self.architecture(Architecture.from_json(text))
+
+    def graph(self, architecture: Architecture) -> ArchitectureGraph:
+        """Return what a report draws: by default a chain of the decisions' options."""
+        return chain_graph(
+            [(name, _format_option(option)) for name, option in architecture.items()]
+        )
+
+    def decision(self, name: str) -> Decision:
+        """Return a decision by its name.
+
+        Raises:
+            SpaceError: There is none of this name.
+        """
+        if name not in self._by_name:
+            raise SpaceError(
+                f"the space has no decision {name!r}.{nearest(name, self._names)} "
+                f"It has {listing(self._names)}."
+            )
+        return self._by_name[name]
+
+    def architecture(self, choices: Mapping[str, Option]) -> Architecture:
+        """Return ``choices`` as an architecture of this space, in canonical order.
+
+        Raises:
+            ArchitectureError: A decision is unknown, missing, or does not exist under these choices;
+                an option is not offered; or the validity rule refuses the whole.
+        """
+        options: list[Option] = []
+        names: list[str] = []
+        for decision in self.decisions:
+            if not _exists(decision, dict(zip(names, options, strict=True))):
+                if decision.name in choices:
+                    raise ArchitectureError(
+                        f"decision {decision.name!r} exists only if {decision.parent!r} is one of "
+                        f"{list(decision.parent_options)!r}, but it is "
+                        f"{choices.get(str(decision.parent))!r}."
+                    )
+                continue
+            if decision.name not in choices:
+                self._refuse_missing(decision, choices)
+            options.append(decision.options[decision.index(choices[decision.name])])
+            names.append(decision.name)
+        for name in choices:
+            if name not in self._by_name:
+                self._refuse_unknown(name)
+        architecture = Architecture.unchecked(tuple(names), tuple(options))
+        if not self.is_valid(architecture):
+            raise ArchitectureError(
+                f"the validity rule of {type(self).__name__} refuses {self.format(architecture)}."
+            )
+        return architecture
+
+    def _refuse_unknown(self, name: str) -> NoReturn:
+        raise ArchitectureError(
+            f"{type(self).__name__} has no decision {name!r}.{nearest(name, self._names)} "
+            f"It has {listing(self._names)}."
+        )
+
+    def _refuse_missing(self, decision: Decision, choices: Mapping[str, Option]) -> NoReturn:
+        for name in choices:
+            if name not in self._by_name:
+                self._refuse_unknown(name)
+        raise ArchitectureError(
+            f"an architecture of {type(self).__name__} must make decision {decision.name!r}, but it is "
+            f"missing. It offers {listing(repr(option) for option in decision.options)}."
+        )
+
+    def from_indices(self, indices: Sequence[int]) -> Architecture:
+        """Return the architecture with option ``indices[i]`` for decision i, without the validity rule.
+
+        Args:
+            indices: One per decision; those of decisions that do not exist are passed over.
+        """
+        if not self.is_conditional:
+            return Architecture.unchecked(
+                self._names,
+                tuple([d.options[i] for d, i in zip(self.decisions, indices, strict=True)]),
+            )
+        chosen: dict[str, Option] = {}
+        for decision, index in zip(self.decisions, indices, strict=True):
+            if _exists(decision, chosen):
+                chosen[decision.name] = decision.options[index]
+        return Architecture.unchecked(tuple(chosen), tuple(chosen.values()))
+
+    def random_architecture(self, generator: random.Random) -> Architecture:
+        """Draw a valid architecture: each decision uniformly, again until the validity rule admits it.
+
+        Raises:
+            SpaceError: None of ``MAX_TRIES`` draws was valid.
+        """
+        for _ in range(MAX_TRIES):
+            indices = [draw_index(generator, len(d.options)) for d in self.decisions]
+            architecture = self.from_indices(indices)
+            if self.is_valid(architecture):
+                return architecture
+        raise SpaceError(
+            f"the validity rule of {type(self).__name__} must admit some architecture, but refused each of "
+            f"{MAX_TRIES} random ones. Loosen the rule, or make decisions depend on each other by "
+            "Decision(..., when=...)."
+        )
+
+    @cached_property
+    def size(self) -> int:
+        """Number of architectures, before the validity rule."""
+        # Children come after their parents, so that a backward pass sees each child finished.
+        below = {decision.name: [1] * len(decision.options) for decision in self.decisions}
+        total = 1
+        for decision in reversed(self.decisions):
+            count = sum(below[decision.name])
+            if decision.parent is None:
+                total *= count
+            else:
+                for option in decision.parent_options:
+                    below[decision.parent][self._by_name[decision.parent].index(option)] *= count
+        return total
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether the space has a validity rule of its own."""
+        return type(self).is_valid is not SearchSpace.is_valid
+
+
+def _exists(decision: Decision, chosen: Mapping[str, Option]) -> bool:
+    if decision.parent is None:
+        return True
+    return decision.parent in chosen and chosen[decision.parent] in decision.parent_options
+
+
+def _format_option(option: Option) -> str:
+    return option if isinstance(option, str) else repr(as_option(option))

@@ -1,0 +1,192 @@
+"""Data splits in memory: how a task hands out batches by index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree  # flattens any nest; torch offers no public one
+
+from naspipe.errors import TaskError
+from naspipe.keys import derive_key, draw_permutation, keyed_random
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some samples of a split.
+
+    Attributes:
+        inputs: What the first block gets: a tensor or a nest of tensors, samples along dimension 0.
+        targets: What the loss compares with: the same.
+    """
+
+    inputs: Any
+    targets: Any
+
+
+class Dataset(Protocol):
+    """One split of a task's data."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def batch(self, indices: Sequence[int], key: int) -> Batch:
+        """Return samples by index.
+
+        Args:
+            indices: Places of the samples, each in [0, len).
+            key: Seed of every random draw made for this batch (augmentation), and of nothing else.
+        """
+        ...
+
+
+class TensorDataset:
+    """Samples held in two tensors."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        """Keep the tensors.
+
+        Args:
+            inputs: (samples, ...).
+            targets: (samples, ...).
+
+        Raises:
+            TaskError: The numbers of samples differ.
+        """
+        if len(inputs) != len(targets):
+            raise TaskError(
+                f"inputs and targets must have one entry per sample, but there are {len(inputs)} inputs "
+                f"and {len(targets)} targets."
+            )
+        self.inputs = inputs
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, indices: Sequence[int], key: int) -> Batch:
+        """Return samples by index; nothing is random about them."""
+        places = torch.as_tensor(indices, dtype=torch.long)
+        return Batch(self.inputs[places], self.targets[places])
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The data of a task: what training, the search and the final test each may see."""
+
+    train: Dataset
+    validation: Dataset
+    test: Dataset
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of samples of each split."""
+        return {
+            "train": len(self.train),
+            "validation": len(self.validation),
+            "test": len(self.test),
+        }
+
+
+def split_tensors(
+    inputs: Tensor, targets: Tensor, seed: int, *, validation: float, test: float
+) -> Splits:
+    """Split samples at random into training, validation and test.
+
+    Args:
+        inputs: (samples, ...).
+        targets: (samples, ...).
+        seed: Decides which sample goes where.
+        validation: Fraction of the samples for validation.
+        test: Fraction of the samples for the test.
+
+    Raises:
+        TaskError: A split would be empty.
+    """
+    count = len(inputs)
+    order = draw_permutation(keyed_random(seed, "split"), count)
+    num_test, num_validation = round(count * test), round(count * validation)
+    bounds: Mapping[str, list[int]] = {
+        "test": order[:num_test],
+        "validation": order[num_test : num_test + num_validation],
+        "train": order[num_test + num_validation :],
+    }
+    for name, indices in bounds.items():
+        if not indices:
+            raise TaskError(
+                f"every split must have samples, but {name} has none: of {count} samples, validation "
+                f"takes {validation} and test {test}."
+            )
+    # Sorted, so that a split is the same set whatever order it was drawn in.
+    return Splits(
+        **{
+            name: TensorDataset(inputs[sorted(indices)], targets[sorted(indices)])
+            for name, indices in bounds.items()
+        }
+    )
+
+
+class EpochOrder:
+    """Batch y of a split as a function of (seed, y): each epoch is a new order of all samples."""
+
+    def __init__(self, dataset: Dataset, batch_size: int, seed: int, purpose: str) -> None:
+        """Remember what to draw from.
+
+        Args:
+            dataset: The split.
+            batch_size: Samples in a batch; the last one of an epoch may be smaller.
+            seed: The run's seed.
+            purpose: What the batches are for; another purpose gives other batches.
+        """
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._seed = seed
+        self._purpose = purpose
+        self._epoch = -1
+        self._order: list[int] = []
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Number of batches in which every sample occurs once."""
+        return -(-len(self._dataset) // self._batch_size)
+
+    def batch(self, index: int) -> Batch:
+        """Return batch ``index`` of the run."""
+        epoch, place = divmod(index, self.batches_per_epoch)
+        if epoch != self._epoch:
+            generator = keyed_random(self._seed, self._purpose, "order", epoch)
+            self._order = draw_permutation(generator, len(self._dataset))
+            self._epoch = epoch
+        indices = self._order[place * self._batch_size : (place + 1) * self._batch_size]
+        return self._dataset.batch(indices, derive_key(self._seed, self._purpose, "batch", index))
+
+
+def move_batch(batch: Batch, device: str) -> Batch:
+    """Return a batch with its tensors on a device."""
+
+    def move(value: Any) -> Any:
+        return value.to(device) if isinstance(value, Tensor) else value
+
+    return Batch(pytree.tree_map(move, batch.inputs), pytree.tree_map(move, batch.targets))
+
+
+def split_batch(batch: Batch, parts: int) -> list[Batch]:
+    """Cut a batch into micro-batches along dimension 0, as evenly as possible."""
+    if parts == 1:
+        return [batch]
+    inputs, targets = _split_nest(batch.inputs, parts), _split_nest(batch.targets, parts)
+    return [Batch(x, y) for x, y in zip(inputs, targets, strict=True)]
+
+
+def _split_nest(nest: Any, parts: int) -> list[Any]:
+    values, structure = pytree.tree_flatten(nest)
+    pieces = [
+        torch.tensor_split(value, parts) if isinstance(value, Tensor) else (value,) * parts
+        for value in values
+    ]
+    return [
+        pytree.tree_unflatten([piece[part] for piece in pieces], structure) for part in range(parts)
+    ]

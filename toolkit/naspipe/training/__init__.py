@@ -1,0 +1,1 @@
+"""Supernet training in torch: the loop, stages, layers and what keeps them bitwise."""

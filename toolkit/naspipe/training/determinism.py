@@ -1,0 +1,66 @@
+"""What keeps a run bitwise: threads, deterministic algorithms, generators; restored afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from naspipe.errors import InputError
+
+
+@contextmanager
+def deterministic(threads: int, device: str) -> Iterator[None]:
+    """Compute reproducibly inside the block, and leave the process as it was.
+
+    Args:
+        threads: Threads of torch within an operation. Their number changes results, so it is fixed.
+        device: ``cpu`` or ``cuda``.
+
+    Raises:
+        InputError: The device is not there.
+    """
+    check_device(device)
+    if device == "cuda":
+        # Must be set before CUDA starts; cuBLAS is not reproducible without it.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+    )
+    with torch.random.fork_rng(enabled=True, devices=[0] if device == "cuda" else []):
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before[0])
+            torch.use_deterministic_algorithms(before[1], warn_only=before[2])
+            torch.backends.cudnn.benchmark = before[3]
+
+
+def check_device(device: str) -> None:
+    """Raise an error if a device is not there.
+
+    Raises:
+        InputError: It is not.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        build = "" if torch.version.cuda else ", and this build of torch has no CUDA"
+        raise InputError(
+            f"training.device is 'cuda', but torch sees no GPU{build}. "
+            "Set training.device=cpu, or see what `naspipe doctor` finds."
+        )
+
+
+def seed_generators(key: int) -> None:
+    """Set the generators that the next operations draw from, on the CPU and on the current GPU."""
+    # torch.manual_seed does the same for every backend, a hundred times as slowly.
+    torch.default_generator.manual_seed(key)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it so
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(key)
