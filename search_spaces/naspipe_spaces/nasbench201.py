@@ -108,8 +108,7 @@ class NASBench201(SearchSpace):
         cells = text.split(CELL_SEPARATOR)
         if len(cells) != self.num_choices:
             raise ArchitectureError(
-                f"this space has {self.num_choices} cells to choose, but the text has {len(cells)}: "
-                f"{text!r}."
+                f"this space has {self.num_choices} cells to choose, but the text has {len(cells)}: {text!r}."
             )
         choices: dict[str, str] = {}
         for choice, cell in enumerate(cells):
@@ -120,25 +119,27 @@ class NASBench201(SearchSpace):
         """Return the cells, one below the other; edges with operation ``none`` are left out."""
         nodes: list[tuple[str, str, float, float]] = []
         edges: list[tuple[str, str, str]] = []
+        titles: list[tuple[str, float, float]] = []
         for choice in range(self.num_choices):
-            for node in range(4):
-                label = "in" if node == 0 else "out" if node == 3 else str(node)
-                # A zigzag, so that no edge passes through a node.
-                row = {0: 0.0, 1: 0.8, 2: -0.8, 3: 0.0}[node] - 2.5 * choice
-                nodes.append((f"{choice}.{node}", label, float(node), row))
+            top = -2.8 * choice
+            # Node 2 lies within the triangle of the others, so that no two edges cross.
+            places = ((0.0, top - 2.0), (1.5, top), (1.5, top - 1.4), (3.0, top - 2.0))
+            for node, (label, place) in enumerate(zip(("in", "1", "2", "out"), places, strict=True)):
+                nodes.append((f"{choice}.{node}", label, *place))
             for (source, target), name in zip(EDGES, self._edge_names(choice), strict=True):
                 if architecture[name] != "none":
-                    edges.append(
-                        (f"{choice}.{source}", f"{choice}.{target}", str(architecture[name]))
-                    )
-        return ArchitectureGraph(tuple(nodes), tuple(edges))
+                    edges.append((f"{choice}.{source}", f"{choice}.{target}", str(architecture[name])))
+            if not self.tied:
+                titles.append((f"cell {choice}", -0.15, top))
+        cells = "The cell, repeated in all stages" if self.tied else "The cells"
+        note = f"{cells}: a node sums what its edges bring; edges with operation none are left out."
+        return ArchitectureGraph(tuple(nodes), tuple(edges), tuple(titles), note)
 
 
 def _format_cell(operations: Sequence[str]) -> str:
     parts = dict(zip(EDGES, operations, strict=True))
     nodes = [
-        "|" + "".join(f"{parts[source, node]}~{source}|" for source in range(node))
-        for node in (1, 2, 3)
+        "|" + "".join(f"{parts[source, node]}~{source}|" for source in range(node)) for node in (1, 2, 3)
     ]
     return "+".join(nodes)
 

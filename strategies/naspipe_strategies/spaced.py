@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from typing import Annotated
 
@@ -12,6 +13,9 @@ from naspipe.keys import draw_index, keyed_random
 from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture, SearchSpace
 from naspipe.space.space import MAX_TRIES
+
+DEAD_END_TRIES = 1_000
+"""Draws that the validity rule refuses before a ban is lifted."""
 
 
 class SpacedSampler(Sampler):
@@ -71,7 +75,7 @@ class SpacedSampler(Sampler):
         generator = keyed_random(self._seed, "sampler", index)
         self._expire(index)
         while True:
-            for _ in range(MAX_TRIES if not self._space.has_rule else MAX_TRIES // 100):
+            for _ in range(DEAD_END_TRIES if any(self._recent) else MAX_TRIES):
                 indices = [
                     _draw_outside(generator, len(decision.options), [o for _, o in recent])
                     for decision, recent in zip(self._space.decisions, self._recent, strict=True)
@@ -104,13 +108,13 @@ class SpacedSampler(Sampler):
         banned = [recent for recent in self._recent if recent]
         if not banned:
             return False
-        del min(banned, key=lambda recent: recent[0])[0]
+        del min(banned, key=lambda recent: recent[0][0])[0]
         return True
 
 
-def _draw_outside(generator: object, count: int, banned: list[int]) -> int:
+def _draw_outside(generator: random.Random, count: int, banned: list[int]) -> int:
     """Draw uniformly from range(count) without ``banned``, which are all different."""
-    drawn = draw_index(generator, count - len(banned))  # type: ignore[arg-type]
+    drawn = draw_index(generator, count - len(banned))
     for option in sorted(banned):
         drawn += drawn >= option
     return drawn

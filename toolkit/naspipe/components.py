@@ -90,9 +90,7 @@ def _refuse(value: object) -> None:
     raise ConfigError([Problem("", message)])
 
 
-def build_components(
-    config: RunConfig, origin: Callable[[Key], str] = lambda key: ""
-) -> Components:
+def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda key: "") -> Components:
     """Construct the plug-ins that a configuration names.
 
     Args:
@@ -158,9 +156,7 @@ class _Builder:
                 return cls(**plugin_arguments(cls, values))
             except (TypeError, ValueError) as error:
                 kind = type(error).__name__
-                message = (
-                    f"{slot.registry.kind} {section.name!r} refuses its parameters: {kind}: {error}"
-                )
+                message = f"{slot.registry.kind} {section.name!r} refuses its parameters: {kind}: {error}"
                 raise InputError(message) from error
 
         return self.attempt(slot.key, construct)

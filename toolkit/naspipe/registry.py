@@ -121,8 +121,9 @@ class Registry:
         Raises:
             PluginError: It is unknown, fails to import (with its own traceback), or is of another kind.
         """
-        reference = ":" in name
-        load = (lambda: _load_reference(name)) if reference else self.find(name).load
+        load: Callable[[], object] = (
+            self.find(name).load if ":" not in name else lambda: _load_reference(name)
+        )
         try:
             loaded = load()
         except PluginError:
@@ -136,11 +137,7 @@ class Registry:
         base = self.base
         if not (isinstance(loaded, type) and issubclass(loaded, base)):
             given = f"the class {loaded.__qualname__}" if isinstance(loaded, type) else repr(loaded)
-            bases = (
-                [b.__name__ for b in inspect.getmro(loaded)[1:-1]]
-                if isinstance(loaded, type)
-                else []
-            )
+            bases = [b.__name__ for b in inspect.getmro(loaded)[1:-1]] if isinstance(loaded, type) else []
             derived = f" (derived from {listing(bases)})" if bases else ""
             raise PluginError(
                 f"{self.kind} {name!r} must be a subclass of naspipe.{base.__name__}, "
@@ -181,9 +178,7 @@ def is_file_reference(name: str) -> bool:
 
 def _load_reference(reference: str) -> object:
     place, _, attribute = reference.rpartition(":")
-    module = (
-        load_file(Path(place)) if is_file_reference(reference) else importlib.import_module(place)
-    )
+    module = load_file(Path(place)) if is_file_reference(reference) else importlib.import_module(place)
     if not hasattr(module, attribute):
         classes = [name for name, value in vars(module).items() if isinstance(value, type)]
         raise PluginError(

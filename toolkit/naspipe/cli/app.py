@@ -27,9 +27,7 @@ ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="A run's 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
 OutOption = Annotated[
     Path | None,
-    typer.Option(
-        "--out", help="The run's folder, which must not exist.  [default: new, below runs/]"
-    ),
+    typer.Option("--out", help="The run's folder, which must not exist.  [default: new, below runs/]"),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -41,9 +39,7 @@ SetOption = Annotated[
 def run(
     config: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[CONFIG]", help="A run's YAML file.  [default: the digits example]"
-        ),
+        typer.Argument(metavar="[CONFIG]", help="A run's YAML file.  [default: the digits example]"),
     ] = None,
     out: OutOption = None,
     overrides: SetOption = None,
@@ -180,6 +176,3 @@ def main() -> None:
             traceback.print_exception(cause)
         typer.echo(f"Error: {error}", err=True)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
-        typer.echo("Interrupted; what was computed is in the run folder.", err=True)
-        raise SystemExit(130) from None

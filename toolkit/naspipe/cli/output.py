@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -23,11 +24,22 @@ _TITLES = {"train": "Training", "search": "Search", "retrain": "Retraining"}
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Show progress: bars on a terminal, a few plain lines elsewhere."""
+    """Show progress, bars on a terminal and a few plain lines elsewhere, and say so if interrupted."""
     console = Console()
-    if not console.is_terminal:
-        yield _PlainLines()
-        return
+    try:
+        if console.is_terminal:
+            with _bars(console) as watch:
+                yield watch
+        else:
+            yield _PlainLines()
+    except KeyboardInterrupt:
+        # typer ends the process with exit code 130.
+        typer.echo("Interrupted; what was computed is in the run folder.", err=True)
+        raise
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Watch]:
     columns = (
         TextColumn("{task.description:<11}"),
         BarColumn(),

@@ -25,8 +25,9 @@ def show_plugins() -> None:
                 description = f"{first}{last} (naspipe plugins {plugin.name} shows all of it)"
             table.add_row(plugin.kind, plugin.name, plugin.origin, description)
     console = Console()
-    # Cut lines are of no use to whoever reads them through a pipe.
-    console.print(table, width=None if console.is_terminal else 200, markup=False)
+    if not console.is_terminal:
+        console = Console(width=240)  # Folded lines are of no use to whoever reads them through a pipe.
+    console.print(table, markup=False)
 
 
 def show_plugin(name: str) -> None:
@@ -41,9 +42,7 @@ def show_plugin(name: str) -> None:
     owners = [registry for registry in REGISTRIES if name in registry.names()]
     if not owners:
         known = sorted({known for registry in REGISTRIES for known in registry.names()})
-        raise PluginError(
-            f"there is no plug-in {name!r}.{nearest(name, known)} Known: {listing(known)}."
-        )
+        raise PluginError(f"there is no plug-in {name!r}.{nearest(name, known)} Known: {listing(known)}.")
     for registry in owners:
         _show_class(registry, name, registry.find(name).origin)
 

@@ -74,9 +74,7 @@ def parameters_of(
             )
         if name not in skip:
             annotation = adapt(hints.get(name, Any))
-            parameters.append(
-                Parameter(name, annotation, parameter.default, descriptions.get(name, ""))
-            )
+            parameters.append(Parameter(name, annotation, parameter.default, descriptions.get(name, "")))
     return parameters
 
 
@@ -109,18 +107,14 @@ def parameters_model(title: str, parameters: list[Parameter]) -> type[BaseModel]
 
 def arguments_of(model: BaseModel) -> dict[str, Any]:
     """Return a validated model's values as keyword arguments."""
-    return {
-        str(field.alias): getattr(model, name) for name, field in type(model).model_fields.items()
-    }
+    return {str(field.alias): getattr(model, name) for name, field in type(model).model_fields.items()}
 
 
 def without_type(annotation: Any, unwanted: type) -> Any:
     """Return ``annotation`` with ``unwanted`` taken out of its unions, at any depth."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        kept = [
-            without_type(argument, unwanted) for argument in arguments if argument is not unwanted
-        ]
+        kept = [without_type(argument, unwanted) for argument in arguments if argument is not unwanted]
         return Union[tuple(kept)]  # noqa: UP007  # built at run time
     if origin is tuple:
         return tuple[tuple(without_type(argument, unwanted) for argument in arguments)]  # type: ignore[misc]
@@ -136,21 +130,18 @@ def _descriptions(cls: type) -> dict[str, str]:
     """Read the "Args:" sections of the class and of its ``__init__``."""
     found: dict[str, str] = {}
     for text in (cls.__doc__, cls.__init__.__doc__):  # type: ignore[misc]  # only read
-        section = re.search(
-            r"^Args:\n((?:[ ]+.*\n?|\n)+)", inspect.cleandoc(text or ""), re.MULTILINE
-        )
+        section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)+)", inspect.cleandoc(text or ""), re.MULTILINE)
         if section is None:
             continue
         body = inspect.cleandoc(section.group(1))
-        for entry in re.finditer(
-            r"^(\w+)(?: \([^)]*\))?:((?:.*)(?:\n[ ]+.*)*)", body, re.MULTILINE
-        ):
+        for entry in re.finditer(r"^(\w+)(?: \([^)]*\))?:((?:.*)(?:\n[ ]+.*)*)", body, re.MULTILINE):
             found[entry.group(1)] = " ".join(entry.group(2).split())
     return found
 
 
 def _type_text(annotation: Any) -> str:
-    if get_origin(annotation) is Annotated:
+    origin = get_origin(annotation)
+    if origin is Annotated:
         base, *constraints = get_args(annotation)
         bounds = [
             f"{symbol} {getattr(item, name)}"
@@ -160,6 +151,10 @@ def _type_text(annotation: Any) -> str:
             if hasattr(item, name)
         ]
         return " ".join([_type_text(base), ", ".join(bounds)]).rstrip()
-    if isinstance(annotation, type) and not get_args(annotation):
+    if origin in (Union, types.UnionType):
+        return " | ".join(_type_text(argument) for argument in get_args(annotation))
+    if annotation is type(None):
+        return "None"
+    if isinstance(annotation, type) and origin is None:
         return annotation.__name__
-    return str(annotation).replace("typing.", "").replace("NoneType", "None")
+    return str(annotation).replace("typing.", "")

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 from naspipe import registry
 from naspipe.config.optimizers import optimizer_parameters, try_optimizer
 from naspipe.config.parameters import (
-    Parameter,
     arguments_of,
     parameters_model,
     parameters_of,
@@ -253,9 +252,7 @@ def _existing(location: Key, values: Any, *, missing: bool) -> Key:
     return tuple(known)
 
 
-def _message(
-    model: type[BaseModel], detail: Mapping[str, Any], key: Key, hint: Callable[[str], str]
-) -> str:
+def _message(model: type[BaseModel], detail: Mapping[str, Any], key: Key, hint: Callable[[str], str]) -> str:
     if detail["type"] == "extra_forbidden":
         owner: type[BaseModel] | None = model
         for part in key[:-1]:

@@ -39,7 +39,8 @@ class PluginConfig(BaseModel):
 class ScheduleConfig(Section):
     """The learning rate over the run, as a factor on the optimizer's ``lr``."""
 
-    name: Literal["constant", "linear", "cosine"] = Field(default="cosine", description="How the factor goes from 1 after the warm-up to `final` at the end."
+    name: Literal["constant", "linear", "cosine"] = Field(
+        default="cosine", description="How the factor goes from 1 after the warm-up to `final` at the end."
     )
     warmup: NaturalInt = Field(default=0, description="Steps over which the factor rises linearly to 1.")
     final: float = Field(default=0.0, ge=0, le=1, description="The factor at the end; not for constant.")
@@ -49,22 +50,25 @@ class OptimizationConfig(Section):
     """What training and retraining have in common."""
 
     batch_size: PositiveInt = Field(default=64, description="Samples in a batch.")
-    optimizer: PluginConfig = Field(default=PluginConfig.model_validate({"name": "SGD", "lr": 0.05, "momentum": 0.9}),
+    optimizer: PluginConfig = Field(
+        default=PluginConfig.model_validate({"name": "SGD", "lr": 0.05, "momentum": 0.9}),
         description="A torch.optim class by name, with its arguments.",
     )
-    schedule: ScheduleConfig = Field(default=ScheduleConfig(), description="The learning rate over the run."
-    )
+    schedule: ScheduleConfig = Field(default=ScheduleConfig(), description="The learning rate over the run.")
 
 
 class TrainingConfig(OptimizationConfig):
     """Supernet training."""
 
-    subnets: PositiveInt = Field(default=2000, description="Subnets to train; subnet y is trained on batch y."
+    subnets: PositiveInt = Field(
+        default=2000, description="Subnets to train; subnet y is trained on batch y."
     )
     microbatches: PositiveInt = Field(default=1, description="Parts a batch is cut into.")
-    delay: NaturalInt = Field(default=8, description="Updates that reads of always-active layers lag behind; 0 is strict order."
+    delay: NaturalInt = Field(
+        default=8, description="Updates that reads of always-active layers lag behind; 0 is strict order."
     )
-    clip_norm: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Largest gradient norm of a layer, or null: no clipping."
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Largest gradient norm of a layer, or null: no clipping."
     )
     threads: PositiveInt = Field(default=1, description="Threads of torch, in every phase of the run.")
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="Device of every phase of the run.")
@@ -87,14 +91,17 @@ class BudgetConfig(Section):
 class SearchConfig(Section):
     """The search over the trained supernet."""
 
-    strategy: PluginConfig = Field(default=PluginConfig(name="evolution"), description="What proposes architectures."
+    strategy: PluginConfig = Field(
+        default=PluginConfig(name="evolution"), description="What proposes architectures."
     )
     budget: BudgetConfig = Field(default=BudgetConfig(), description="When the search ends.")
-    objectives: Annotated[list[str], Field(min_length=1)] = Field(default=["accuracy"],
+    objectives: Annotated[list[str], Field(min_length=1)] = Field(
+        default=["accuracy"],
         description="Metrics of the task, or parameters; the first decides among equals.",
     )
     batch_size: PositiveInt = Field(default=256, description="Samples in a batch of evaluation.")
-    calibration_batches: PositiveInt = Field(default=4, description="Training batches that calibrate normalisation before an evaluation."
+    calibration_batches: PositiveInt = Field(
+        default=4, description="Training batches that calibrate normalisation before an evaluation."
     )
 
 
@@ -102,9 +109,11 @@ class RetrainConfig(OptimizationConfig):
     """Training of the best architecture as an ordinary module."""
 
     epochs: PositiveInt = Field(default=20, description="Passes over the training split.")
-    init: Literal["scratch", "inherit"] = Field(default="scratch", description="Start from fresh weights, or from the supernet's."
+    init: Literal["scratch", "inherit"] = Field(
+        default="scratch", description="Start from fresh weights, or from the supernet's."
     )
-    clip_norm: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Largest gradient norm of the whole module, or null: no clipping."
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Largest gradient norm of the whole module, or null: no clipping."
     )
 
 
@@ -115,12 +124,12 @@ class RunConfig(Section):
     space: PluginConfig = Field(description="The search space and its parameters.")
     task: PluginConfig = Field(description="The task and its parameters.")
     training: TrainingConfig = Field(default=TrainingConfig(), description="Supernet training.")
-    sampler: PluginConfig = Field(default=PluginConfig(name="uniform"), description="The order in which subnets are trained."
+    sampler: PluginConfig = Field(
+        default=PluginConfig(name="uniform"), description="The order in which subnets are trained."
     )
     executor: ExecutorConfig = Field(default=ExecutorConfig(), description="How the work is laid out.")
     search: SearchConfig = Field(default=SearchConfig(), description="The search over the supernet.")
-    retrain: RetrainConfig = Field(default=RetrainConfig(), description="Training of the best architecture."
-    )
+    retrain: RetrainConfig = Field(default=RetrainConfig(), description="Training of the best architecture.")
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML; reading it again gives an equal configuration."""

@@ -34,9 +34,7 @@ for _tag, _pattern, _first in (
 ):
     # Pattern "" must also be looked for where there is no first character.
     _firsts = [*_first, ""] if _tag == "null" else list(_first)
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _firsts
-    )
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _firsts)
 
 
 def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -144,9 +142,7 @@ def _construct(node: yaml.Node, key: Key, name: str, source: Source) -> Any:
                 result[str(key_node.value)] = _construct(value_node, inner, name, source)
         return result
     if isinstance(node, yaml.SequenceNode):
-        return [
-            _construct(item, (*key, index), name, source) for index, item in enumerate(node.value)
-        ]
+        return [_construct(item, (*key, index), name, source) for index, item in enumerate(node.value)]
     return _scalar(node, path_text(key), origin, source)
 
 
@@ -174,9 +170,7 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
         parts = path.split(".")
         if not equals or not all(parts):
             source.problems.append(
-                Problem(
-                    "", "must have the form path.to.key=value, as in training.subnets=500.", origin
-                )
+                Problem("", "must have the form path.to.key=value, as in training.subnets=500.", origin)
             )
             continue
         target: Any = source.data

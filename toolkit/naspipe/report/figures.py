@@ -1,36 +1,48 @@
-"""The figures of a report, as plotly figures."""
+"""The curves and counts of a report, as plotly figures."""
 
 from __future__ import annotations
 
+import html
 import itertools
+import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from naspipe.search.objective import Objective
 from naspipe.search.trial import Trial, pareto_front
-from naspipe.space import ArchitectureGraph, SearchSpace
+from naspipe.space import SearchSpace
 
 MAX_POINTS = 1_000
 """Points of a curve before neighbours are averaged."""
 
-INK, ACCENT, SOFT = "#1f2937", "#0f766e", "#94a3b8"
-OPTION_COLORS = ("#0f766e", "#b45309", "#4338ca", "#be123c", "#15803d", "#7e22ce", "#0369a1")
+INK, ACCENT, SOFT, MARK = "#1f2937", "#0f766e", "#94a3b8", "#b45309"
+STAR = {"size": 15, "color": MARK, "symbol": "star"}
 
 
-def _figure(height: int, x_title: str, y_title: str) -> Any:
+def new_figure(height: int, x_title: str, y_title: str) -> Any:
+    """Return an empty figure in the report's style; its width is that of the page."""
     figure = go.Figure()
     figure.update_layout(
         template="plotly_white",
         height=height,
-        margin={"l": 60, "r": 20, "t": 10, "b": 50},
+        # The top holds the mode bar and two rows of legend, as many as a telephone needs.
+        margin={"l": 50, "r": 10, "t": 54, "b": 45},
         font={"family": "system-ui, sans-serif", "color": INK, "size": 13},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        xaxis={"title": x_title, "automargin": True},
-        yaxis={"title": y_title, "automargin": True},
-    )
+        legend={
+            "orientation": "h", "yref": "container", "y": 1, "yanchor": "top", "xref": "container",
+            "x": 0, "font": {"size": 12},
+        },
+        xaxis={"title": {"text": x_title, "standoff": 10, "font": {"size": 13}}, "automargin": True},
+        yaxis={"title": {"text": y_title, "standoff": 10, "font": {"size": 13}}, "automargin": True},
+        # Dragging would keep a telephone from scrolling.
+        dragmode=False,
+        hoverlabel={"align": "left", "font": {"size": 12}},
+    )  # fmt: skip
+    figure.update_xaxes(zeroline=False)
+    figure.update_yaxes(zeroline=False)
     return figure
 
 
@@ -42,21 +54,33 @@ def training_curve(losses: Sequence[float]) -> Any:
         for start in range(0, len(losses), width)
     ]
     places = list(range(0, len(losses), width))
-    figure = _figure(320, "subnet", "training loss")
+    figure = new_figure(330, "subnet, in the order of training", "training loss")
     name = "loss of a subnet" if width == 1 else f"mean of {width} subnets"
-    figure.add_scatter(
-        x=places, y=means, mode="markers", name=name, marker={"size": 4, "color": SOFT}
-    )
+    figure.add_scatter(x=places, y=means, mode="markers", name=name, marker={"size": 4, "color": SOFT})
     span = max(1, len(means) // 30)
     totals = [0.0, *itertools.accumulate(means)]
     smooth = [
         (totals[end] - totals[max(0, end - span)]) / (end - max(0, end - span))
         for end in range(1, len(means) + 1)
     ]
+    if span > 1:
+        figure.add_scatter(
+            x=places, y=smooth, mode="lines", name=f"mean of the last {span * width}",
+            line={"color": ACCENT, "width": 2.5},
+        )  # fmt: skip
+    return figure
+
+
+def retraining_curve(losses: Sequence[float]) -> Any:
+    """Return the training loss of each epoch of retraining."""
+    figure = new_figure(260, "epoch", "training loss")
     figure.add_scatter(
-        x=places, y=smooth, mode="lines", name=f"mean of the last {span * width}",
-        line={"color": ACCENT, "width": 2.5},
+        x=list(range(1, len(losses) + 1)), y=list(losses), mode="lines+markers",
+        line={"color": ACCENT, "width": 2.5}, hovertemplate="epoch %{x}: %{y:.6g}<extra></extra>",
     )  # fmt: skip
+    figure.update_layout(margin={"t": 30})
+    if len(losses) <= 10:
+        figure.update_xaxes(dtick=1)
     return figure
 
 
@@ -69,121 +93,116 @@ def option_counts(space: SearchSpace, architectures: Sequence[dict[str, Any]]) -
     width = max(len(decision.options) for decision in space.decisions)
     shared = len({decision.options for decision in space.decisions}) == 1
     columns = (
-        [str(option) for option in space.decisions[0].options] if shared else list(range(width))
+        [str(option) for option in space.decisions[0].options] if shared else [str(n) for n in range(width)]
     )
     rows, hover = [], []
     for decision in space.decisions:
-        blank: list[Any] = [None] * (width - len(decision.options))
+        blank = width - len(decision.options)
         row = [counts[decision.name][index] for index in range(len(decision.options))]
-        rows.append([*row, *blank])
-        hover.append(
-            [
-                f"{decision.name} = {option}: {count}"
-                for option, count in zip(decision.options, row, strict=True)
-            ]
-            + [""] * len(blank)
-        )
-    height = max(220, min(900, 90 + 30 * len(rows)))
-    figure = _figure(height, "option", "decision")
+        rows.append([*row, *[None] * blank])
+        texts = [f"{decision.name} = {option}: {n}" for option, n in zip(decision.options, row, strict=True)]
+        hover.append([html.escape(text) for text in texts] + [""] * blank)
+    most = max(count for row in rows for count in row if count is not None)
+    # Numbers as long as these fit into a cell on a telephone; longer ones need the scale of colours.
+    written = width <= 8 and len(rows) <= 40 and most < 10_000
+    figure = new_figure(
+        max(220, min(1200, 110 + 26 * len(rows))), "option" if shared else "index of the option", "decision"
+    )
     figure.add_heatmap(
         z=rows,
         x=columns,
         y=[decision.name for decision in space.decisions],
         text=hover,
-        hoverinfo="text",
-        texttemplate="%{z}" if width <= 12 and len(rows) <= 30 else None,
+        hovertemplate="%{text}<extra></extra>",
+        texttemplate="%{z}" if written else None,
+        textfont={"size": 11},
         colorscale="Teal",
         zmin=0,
-        colorbar={"title": "subnets"},
+        zmax=most,
+        xgap=1,
+        ygap=1,
+        showscale=not written,
+        colorbar={"title": "subnets", "thickness": 12},
     )
-    figure.update_yaxes(autorange="reversed")
+    figure.update_layout(margin={"t": 30})
+    figure.update_xaxes(type="category", showgrid=False, tickfont={"size": 12})
+    figure.update_yaxes(type="category", showgrid=False, tickfont={"size": 12}, autorange="reversed")
     return figure
 
 
 def search_history(
-    trials: Sequence[Trial], objective: Objective, texts: Sequence[str], best: int | None
+    trials: Sequence[Trial], objective: Objective, texts: Mapping[int, str], best: int | None
 ) -> Any:
     """Return an objective over the trials, with the best so far."""
     complete = [trial for trial in trials if trial.reason is None]
-    places = [trial.index for trial in complete]
     values = [trial.metrics[objective.name] for trial in complete]
-    figure = _figure(320, "trial", objective.name)
-    figure.add_scatter(
-        x=places, y=values, mode="markers", name="evaluated", marker={"size": 7, "color": SOFT},
-        text=[texts[trial.index] for trial in complete],
-        hovertemplate="trial %{x}: %{y:.6g}<br>%{text}<extra></extra>",
-    )  # fmt: skip
+    figure = new_figure(330, "trial", _axis(objective))
+    _add_trials(figure, complete, texts, "evaluated", {"size": 7, "color": SOFT}, "trial", objective.name)
     better = max if objective.direction == "maximize" else min
     figure.add_scatter(
-        x=places, y=list(itertools.accumulate(values, better)), mode="lines", name="best so far",
-        line={"color": ACCENT, "width": 2.5, "shape": "hv"},
+        x=[trial.index for trial in complete], y=list(itertools.accumulate(values, better)),
+        mode="lines", name="best so far", line={"color": ACCENT, "width": 2.5, "shape": "hv"},
+        hoverinfo="skip",
     )  # fmt: skip
     chosen = [trial for trial in complete if trial.index == best]
-    if chosen:
-        figure.add_scatter(
-            x=[chosen[0].index], y=[chosen[0].metrics[objective.name]], mode="markers",
-            name="chosen", marker={"size": 14, "color": "#b45309", "symbol": "star"},
-        )  # fmt: skip
+    _add_trials(figure, chosen, texts, "chosen", STAR, "trial", objective.name)
     return figure
 
 
 def pareto_figure(
-    trials: Sequence[Trial], objectives: Sequence[Objective], texts: Sequence[str], best: int | None
+    trials: Sequence[Trial],
+    objectives: Sequence[Objective],
+    other: Objective,
+    texts: Mapping[int, str],
+    best: int | None,
 ) -> Any:
-    """Return the first two objectives against each other, with the trials no other is better than."""
-    first, second = objectives[:2]
+    """Return the first objective against another, with the trials that no other is better than."""
+    first = objectives[0]
     complete = [trial for trial in trials if trial.reason is None]
-    front = pareto_front(complete, (first, second))
-    figure = _figure(380, second.name, first.name)
-    for name, shown, color, size in (
-        ("evaluated", complete, SOFT, 7),
-        ("Pareto front", front, ACCENT, 9),
-        ("chosen", [trial for trial in complete if trial.index == best], "#b45309", 14),
-    ):
+    front = pareto_front(complete, objectives)
+    figure = new_figure(400, _axis(other), _axis(first))
+    _add_trials(figure, complete, texts, "evaluated", {"size": 7, "color": SOFT}, other.name, first.name)
+    _add_trials(figure, front, texts, "Pareto front", {"size": 9, "color": ACCENT}, other.name, first.name)
+    if len(objectives) == 2:
+        # From the best in the other objective on, steps bound what the trials reach together.
+        steps = {
+            "x": [trial.metrics[other.name] for trial in reversed(front)],
+            "y": [trial.metrics[first.name] for trial in reversed(front)],
+        }
         figure.add_scatter(
-            x=[trial.metrics[second.name] for trial in shown],
-            y=[trial.metrics[first.name] for trial in shown],
-            mode="markers", name=name, marker={"size": size, "color": color},
-            text=[texts[trial.index] for trial in shown],
-            hovertemplate="%{y:.6g} at %{x:.6g}<br>%{text}<extra></extra>",
+            **steps, mode="lines", line={"color": ACCENT, "width": 1.5, "shape": "hv"},
+            hoverinfo="skip", showlegend=False,
         )  # fmt: skip
+    chosen = [trial for trial in complete if trial.index == best]
+    _add_trials(figure, chosen, texts, "chosen", STAR, other.name, first.name)
     return figure
 
 
-def architecture_figure(graph: ArchitectureGraph) -> Any:
-    """Return an architecture as a drawing: nodes, arrows, and the operations on them."""
-    places = {name: (x, y) for name, _, x, y in graph.nodes}
-    rows = [y for _, _, _, y in graph.nodes]
-    chain = max(rows) == min(rows)
-    figure = _figure(max(260, int(110 * (max(rows) - min(rows)) + 130)), "", "")
-    labels = list(dict.fromkeys(label for _, _, label in graph.edges if label))
-    for source, target, label in graph.edges:
-        (x0, y0), (x1, y1) = places[source], places[target]
-        color = OPTION_COLORS[labels.index(label) % len(OPTION_COLORS)] if label else SOFT
-        figure.add_annotation(
-            x=x1, y=y1, ax=x0, ay=y0, xref="x", yref="y", axref="x", ayref="y", text="",
-            showarrow=True, arrowhead=2, arrowsize=1.2, arrowwidth=2, arrowcolor=color,
-            standoff=18, startstandoff=16,
-        )  # fmt: skip
-        if label:
-            figure.add_annotation(
-                x=x0 + 0.5 * (x1 - x0), y=y0 + 0.5 * (y1 - y0), text=label, showarrow=False,
-                font={"size": 11, "color": color}, bgcolor="white",
-            )  # fmt: skip
+def _axis(objective: Objective) -> str:
+    better = "higher" if objective.direction == "maximize" else "lower"
+    return f"{html.escape(objective.name)} ({better} is better)"
+
+
+def _add_trials(
+    figure: Any,
+    trials: Sequence[Trial],
+    texts: Mapping[int, str],
+    name: str,
+    marker: dict[str, Any],
+    x: str,
+    y: str,
+) -> None:
+    """Add trials as points; ``x`` and ``y`` name a metric, or ``x`` is "trial"."""
+    if not trials:
+        return
+    places = [trial.index if x == "trial" else trial.metrics[x] for trial in trials]
     figure.add_scatter(
-        x=[x for _, _, x, _ in graph.nodes],
-        y=rows,
-        mode="markers+text",
-        text=[label for _, label, _, _ in graph.nodes],
-        textposition="top center" if chain else "middle center",
-        marker={
-            "size": 16 if chain else 34,
-            "color": "#ccfbf1",
-            "line": {"color": ACCENT, "width": 2},
-        },
-        hoverinfo="text",
-        showlegend=False,
-    )
-    figure.update_xaxes(visible=False)
-    figure.update_yaxes(visible=False)
-    return figure
+        x=places, y=[trial.metrics[y] for trial in trials], mode="markers", name=name, marker=marker,
+        text=[f"trial {trial.index}<br>{_wrap(texts[trial.index])}" for trial in trials],
+        hovertemplate=f"{html.escape(y)} %{{y:.6g}}, {html.escape(x)} %{{x:.6g}}<br>%{{text}}<extra></extra>",
+    )  # fmt: skip
+
+
+def _wrap(text: str) -> str:
+    """Return a text in lines short enough for a telephone."""
+    return "<br>".join(html.escape(line) for line in textwrap.wrap(text, 44))

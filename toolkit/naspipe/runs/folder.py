@@ -111,12 +111,12 @@ def create_folder(out: Path | None, name: str) -> RunFolder:
         suffix = f"-{attempt}" if attempt > 1 else ""
         try:
             return RunFolder(_make(Path("runs") / f"{name}-{stamp}{suffix}"))
-        except RunFolderExists:
+        except RunFolderExistsError:
             continue
     raise RunFolderError("no free name for a run folder below runs/; give one with --out.")
 
 
-class RunFolderExists(RunFolderError):
+class RunFolderExistsError(RunFolderError):
     """The folder of a new run exists already."""
 
 
@@ -125,7 +125,7 @@ def _make(path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
     except FileExistsError as error:
-        raise RunFolderExists(
+        raise RunFolderExistsError(
             f"a run never overwrites another, but {error.filename} exists. Give another folder with --out."
         ) from error
     except OSError as error:

@@ -51,12 +51,14 @@ class Run:
         config: RunConfig,
         watch: Watch = ignore,
         splits: Splits | None = None,
+        untrained: Supernet | None = None,
     ) -> None:
         """Use ``Run.create`` or ``Run.open``."""
         self.folder = folder
         self.config = config
         self._watch = watch
         self._splits = splits
+        self._untrained = untrained
 
     @classmethod
     def create(
@@ -74,18 +76,20 @@ class Run:
 
         Raises:
             ConfigError: The configuration is wrong; no folder is made.
+            TaskError: The data is missing; no folder is made.
+            SpaceError: The blocks cannot be built; no folder is made.
             RunFolderError: The folder exists.
         """
         resolved = as_config(config)
         name = f"{_word(resolved.space.name)}-{_word(resolved.task.name)}"
-        # The data is loaded before the folder is made, so that missing data leaves nothing behind.
-        splits = build_components(resolved).task.load(resolved.seed)
+        # Before the folder is made, so that missing data or a broken space leaves nothing behind.
+        components = build_components(resolved)
+        splits = components.task.load(resolved.seed)
+        untrained = Supernet(components.space, resolved.seed)
         folder = create_folder(Path(out) if out is not None else None, name)
-        run = cls(folder, resolved, watch, splits)
+        run = cls(folder, resolved, watch, splits, untrained)
         write_text(folder.config, resolved.to_yaml())
-        write_json(
-            folder.environment, describe_environment(resolved.seed, resolved.training.threads)
-        )
+        write_json(folder.environment, describe_environment(resolved.seed, resolved.training.threads))
         return run
 
     @classmethod
@@ -102,9 +106,7 @@ class Run:
         """
         folder = RunFolder(Path(path))
         if not folder.config.is_file():
-            raise RunFolderError(
-                f"{path} is no run folder: there is no {folder.config.name} in it."
-            )
+            raise RunFolderError(f"{path} is no run folder: there is no {folder.config.name} in it.")
         config, _ = resolve_file(folder.config)
         return cls(folder, config, watch)
 
@@ -143,13 +145,12 @@ class Run:
             TrainingError: It cannot go on.
         """
         self.folder.refuse(self.folder.supernet, "a trained supernet")
-        self.folder.refuse(
-            self.folder.training_metrics, "the log of a training that was broken off"
-        )
+        self.folder.refuse(self.folder.training_metrics, "the log of a training that was broken off")
         config = self.config
         components = build_components(config)
         with self._computing():
-            supernet = Supernet(components.space, config.seed)
+            supernet = self._untrained or Supernet(components.space, config.seed)
+            self._untrained = None  # This phase trains it in place.
             trainer = SupernetTrainer(
                 supernet,
                 components.task,
@@ -171,9 +172,7 @@ class Run:
                         }
                     )
                     detail = f"loss {record.loss:.4f}"
-                    self._watch(
-                        Progress("train", record.index + 1, config.training.subnets, detail)
-                    )
+                    self._watch(Progress("train", record.index + 1, config.training.subnets, detail))
 
                 trainer.run(on_subnet)
             save_tensors(self.folder.supernet, supernet.blocks.state_dict(), {"format": "pt"})
@@ -288,9 +287,7 @@ class Run:
         Raises:
             RunFolderError: It has not been retrained.
         """
-        self.folder.require(
-            self.folder.best_metrics, "retrained model", f"naspipe retrain {self.path}"
-        )
+        self.folder.require(self.folder.best_metrics, "retrained model", f"naspipe retrain {self.path}")
         return self._load_best("cpu")
 
     def best_architecture(self) -> Architecture:
@@ -309,9 +306,7 @@ class Run:
         Raises:
             RunFolderError: It has not been retrained.
         """
-        self.folder.require(
-            self.folder.best_metrics, "retrained model", f"naspipe retrain {self.path}"
-        )
+        self.folder.require(self.folder.best_metrics, "retrained model", f"naspipe retrain {self.path}")
         metrics: dict[str, Any] = read_json(self.folder.best_metrics)
         return metrics
 
@@ -349,9 +344,7 @@ class Run:
     def _describe(self, trial: Trial) -> str:
         if trial.reason is not None:
             return f"failed: {trial.reason}"
-        return ", ".join(
-            f"{o.name} {trial.metrics[o.name]:.6g}" for o in self.components.objectives
-        )
+        return ", ".join(f"{o.name} {trial.metrics[o.name]:.6g}" for o in self.components.objectives)
 
     def _computing(self) -> contextlib.AbstractContextManager[None]:
         return deterministic(self.config.training.threads, self.config.training.device)

@@ -50,24 +50,24 @@ class Architecture(Mapping[str, Option]):
         return Architecture.unchecked, (self._decisions, self._options)
 
     def __getitem__(self, decision: str) -> Option:
-        if self._lookup is None:
-            object.__setattr__(
-                self, "_lookup", dict(zip(self._decisions, self._options, strict=True))
-            )
-        try:
-            option: Option = self._lookup[decision]
-        except KeyError:
+        lookup = self._lookup
+        if lookup is None:
+            lookup = dict(zip(self._decisions, self._options, strict=True))
+            object.__setattr__(self, "_lookup", lookup)
+        if decision not in lookup:
             raise ArchitectureError(
                 f"the architecture makes no decision {decision!r}.{nearest(decision, self)} "
                 f"It decides {listing(self)}."
-            ) from None
+            )
+        return lookup[decision]
 
     def __contains__(self, decision: object) -> bool:
         return decision in self._decisions
 
     def get(self, decision: str, default: Any = None) -> Any:
         """Return the option chosen for ``decision``, or ``default`` where it does not exist."""
-        return self[decision] if decision in self else default
+        # Mapping's own would wait for a KeyError.
+        return self[decision] if decision in self else default  # noqa: SIM401
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._decisions)
@@ -104,9 +104,7 @@ class Architecture(Mapping[str, Option]):
         try:
             choices = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ArchitectureError(
-                f"an architecture must be JSON, but {error}: {text!r}."
-            ) from error
+            raise ArchitectureError(f"an architecture must be JSON, but {error}: {text!r}.") from error
         if not isinstance(choices, dict):
             raise ArchitectureError(f"an architecture must be a JSON object, but got {text!r}.")
         return cls(choices)

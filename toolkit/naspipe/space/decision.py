@@ -9,7 +9,7 @@ from typing import TypeAlias
 from naspipe.errors import ArchitectureError, SpaceError
 from naspipe.suggestions import listing
 
-Option: TypeAlias = "str | int | float | bool | None | tuple[Option, ...]"
+Option: TypeAlias = "str | int | float | bool | tuple[Option, ...] | None"
 """One value of a decision: a JSON scalar, or a tuple of options."""
 
 
@@ -79,9 +79,7 @@ class Decision:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "options", values)
         object.__setattr__(self, "parent", when[0] if when else None)
-        object.__setattr__(
-            self, "parent_options", tuple(as_option(o) for o in when[1]) if when else ()
-        )
+        object.__setattr__(self, "parent_options", tuple(as_option(o) for o in when[1]) if when else ())
         object.__setattr__(self, "_indices", indices)
 
     def index(self, option: object) -> int:

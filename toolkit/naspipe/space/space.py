@@ -47,9 +47,7 @@ class SearchSpace(ABC):
         self._by_name: dict[str, Decision] = {}
         for decision in self.decisions:
             if decision.name in self._by_name:
-                raise SpaceError(
-                    f"decisions must have different names, but two are {decision.name!r}."
-                )
+                raise SpaceError(f"decisions must have different names, but two are {decision.name!r}.")
             self._check_parent(decision)
             self._by_name[decision.name] = decision
         self._names = tuple(self._by_name)
@@ -65,9 +63,7 @@ class SearchSpace(ABC):
                 f"Before it: {listing(self._by_name)}."
             )
         if not decision.parent_options:
-            raise SpaceError(
-                f"decision {decision.name!r} must exist for some option of its parent."
-            )
+            raise SpaceError(f"decision {decision.name!r} must exist for some option of its parent.")
         for option in decision.parent_options:
             if option not in parent.options:
                 raise SpaceError(
@@ -101,9 +97,7 @@ class SearchSpace(ABC):
 
     def graph(self, architecture: Architecture) -> ArchitectureGraph:
         """Return what a report draws: by default a chain of the decisions' options."""
-        return chain_graph(
-            [(name, _format_option(option)) for name, option in architecture.items()]
-        )
+        return chain_graph([(name, _format_option(option)) for name, option in architecture.items()])
 
     def decision(self, name: str) -> Decision:
         """Return a decision by its name.

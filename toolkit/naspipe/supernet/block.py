@@ -51,7 +51,7 @@ class Block(nn.Module):
         By default it is a copy of the block without its unused layers, bound to the architecture.
         Override it to return a module with no trace of choices.
         """
-        unused = {name: module for name, module in self.layers().items()}
+        unused = dict(self.layers())
         for name in self.used_layers(architecture):
             del unused[name]
         # deepcopy's memo maps unused layers to nothing, so that they are never copied.
@@ -124,9 +124,7 @@ class ChoiceBlock(Block):
             if key in self._keys.values():
                 key = f"{key}_{len(self._keys)}"
             self._keys[option] = key
-        self.candidates = nn.ModuleDict(
-            {self._keys[option]: module for option, module in candidates.items()}
-        )
+        self.candidates = nn.ModuleDict({self._keys[option]: module for option, module in candidates.items()})
 
     def forward(self, x: Payload, architecture: Architecture) -> Payload:
         """Run the candidate that the architecture chose."""

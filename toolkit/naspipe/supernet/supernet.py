@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,6 +66,9 @@ def build_blocks(space: SearchSpace, seed: int, purpose: str) -> Iterator[Block]
                 module = next(iterator)
             except StopIteration:
                 break
+            except Exception as error:
+                trace = "".join(traceback.format_exception(error)).rstrip()
+                raise SpaceError(f"{type(space).__name__} failed to build block {count}:\n{trace}") from error
             if not isinstance(module, nn.Module):
                 raise SpaceError(
                     f"{type(space).__name__}.blocks() must yield torch modules, but yielded {module!r} "
@@ -134,9 +138,7 @@ class Supernet(nn.Module):
         """Return the number of scalar parameters of an architecture, or of the whole supernet."""
         if architecture is None:
             return sum(layer.num_parameters for layer in self.layers())
-        return sum(
-            layer.num_parameters for used in self.used_layers(architecture) for layer in used
-        )
+        return sum(layer.num_parameters for used in self.used_layers(architecture) for layer in used)
 
     def extract(self, architecture: Architecture) -> nn.Sequential:
         """Return a copy of one subnet with the shared weights, as an ordinary module.
@@ -159,9 +161,7 @@ def build_subnet(space: SearchSpace, architecture: Architecture, seed: int) -> n
 
 
 def _assemble(modules: Iterator[nn.Module]) -> nn.Sequential:
-    subnet = nn.Sequential(
-        OrderedDict((str(index), module) for index, module in enumerate(modules))
-    )
+    subnet = nn.Sequential(OrderedDict((str(index), module) for index, module in enumerate(modules)))
     restore_statistics(subnet)
     return subnet
 

@@ -91,9 +91,7 @@ class Splits:
         }
 
 
-def split_tensors(
-    inputs: Tensor, targets: Tensor, seed: int, *, validation: float, test: float
-) -> Splits:
+def split_tensors(inputs: Tensor, targets: Tensor, seed: int, *, validation: float, test: float) -> Splits:
     """Split samples at random into training, validation and test.
 
     Args:
@@ -187,6 +185,4 @@ def _split_nest(nest: Any, parts: int) -> list[Any]:
         torch.tensor_split(value, parts) if isinstance(value, Tensor) else (value,) * parts
         for value in values
     ]
-    return [
-        pytree.tree_unflatten([piece[part] for piece in pieces], structure) for part in range(parts)
-    ]
+    return [pytree.tree_unflatten([piece[part] for piece in pieces], structure) for part in range(parts)]

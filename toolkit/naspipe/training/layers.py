@@ -109,9 +109,7 @@ class Layer:
             version,
             {
                 path: tensor.detach().requires_grad_(parameter.requires_grad)
-                for (path, parameter), tensor in zip(
-                    self.spec.parameters.items(), tensors, strict=True
-                )
+                for (path, parameter), tensor in zip(self.spec.parameters.items(), tensors, strict=True)
             },
         )
 

@@ -38,9 +38,7 @@ class _InFlight:
 class Stage:
     """A contiguous run of blocks on one device."""
 
-    def __init__(
-        self, blocks: Sequence[Block], layers: Sequence[dict[str, Layer]], seed: int
-    ) -> None:
+    def __init__(self, blocks: Sequence[Block], layers: Sequence[dict[str, Layer]], seed: int) -> None:
         """Take charge of blocks.
 
         Args:
@@ -95,9 +93,7 @@ class Stage:
             payload = _record(run, payload, tapes)
         return payload
 
-    def loss(
-        self, subnet: int, microbatch: int, payload: Any, loss: Callable[[Any], Tensor]
-    ) -> Tensor:
+    def loss(self, subnet: int, microbatch: int, payload: Any, loss: Callable[[Any], Tensor]) -> Tensor:
         """Compute the loss of a unit from the last block's output; it is a boundary like any other.
 
         Returns:

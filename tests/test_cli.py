@@ -1,0 +1,257 @@
+"""The command line, in this process; what it prints and how it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import naspipe
+from naspipe.cli import app as cli
+from naspipe.cli.app import app, default_config
+
+ROOT = Path(__file__).resolve().parent.parent
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def naspipe_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command line; returns exit code, output and errors."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["naspipe", *map(str, arguments)])
+        capsys.readouterr()
+        with warnings.catch_warnings():
+            try:
+                cli.main()
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1 if end.code else 0
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    return call
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny: dict[str, Any]) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    return path
+
+
+def test_the_commands_are_these() -> None:
+    names = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert names == {"run", "train", "search", "retrain", "report", "validate", "plugins", "doctor"}
+
+
+def test_run_ends_with_architecture_scores_files_and_the_next_commands(
+    naspipe_command: Command, config: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    code, text, errors = naspipe_command("run", config, "--out", out)
+    assert (code, errors) == (0, "")
+    lines = text.splitlines()
+    assert lines[0] == f"Run folder: {out}"
+    for title in ("Training", "Search", "Retraining"):
+        assert 2 <= sum(line.startswith(title) for line in lines) <= 12
+    last = dict(line.split(maxsplit=1) for line in lines[-8:-1] if not line.startswith("Best"))
+    assert lines[-8].startswith("Best architecture  op0=")
+    assert last["Validation"].startswith("accuracy 0.")
+    assert last["Test"].startswith("accuracy ")
+    assert last["Model"] == f"{out}/best/model.safetensors"
+    assert last["Report"] == f"{out}/report.html"
+    assert "naspipe.Run.open" in last["Next"]
+    assert lines[-1].strip() == "naspipe run CONFIG --set seed=1"
+
+
+def test_the_phases_one_by_one_name_what_comes_next(
+    naspipe_command: Command, config: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    code, text, _ = naspipe_command("train", config, "--out", out, "--set", "training.subnets=5")
+    assert code == 0
+    assert f"Digest      {naspipe.Run.open(out).digest}" in text
+    assert f"naspipe search {out}" in text
+    code, text, _ = naspipe_command("search", out)
+    assert code == 0
+    assert f"naspipe retrain {out}" in text
+    assert naspipe_command("retrain", out)[0] == 0
+    assert naspipe_command("report", out)[:2] == (0, f"Report  {out}/report.html\n")
+
+
+def test_validate_prints_sizes_and_creates_nothing(
+    naspipe_command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.rglob("*"))
+    code, text, _ = naspipe_command("validate", config, "--set", "seed=9")
+    assert code == 0
+    assert "seed: 9" in text
+    assert "64 architectures of 3 decisions" in text
+    assert "train 36, validation 12, test 12" in text
+    # Stem 4*9+4 = 40, head 16*3+3 = 51.
+    assert "Always active  91 parameters" in text
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_bad_input_ends_with_2_and_creates_nothing(
+    naspipe_command: Command, config: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for arguments, message in (
+        (("run", config, "--out", out, "--set", "training.subnet=3"), "Did you mean 'subnets'?"),
+        (("run", tmp_path / "none.yaml", "--out", out), "cannot be read"),
+        (("train", config, "--out", out, "--set", "space.name=tiny"), "there is no space 'tiny'"),
+        (("search", tmp_path), "is no run folder"),
+        (("plugins", "evolutoin"), "Did you mean 'evolution'?"),
+        (("plugins", f"{config}.py:X"), "there is no"),
+        (("plugins", "conftest:TINY"), "is no plug-in"),
+        (("run", config, "--frobnicate"), "No such option"),
+    ):
+        code, _, errors = naspipe_command(*arguments)
+        assert code == 2, errors
+        assert message in errors
+        assert "Traceback" not in errors
+    assert not out.exists()
+
+
+def test_a_failure_while_running_ends_with_1_and_shows_the_cause(
+    naspipe_command: Command, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "failing.py").write_text(
+        "from conftest import TinyTask\n"
+        "class Failing(TinyTask):\n"
+        "    def loss(self, outputs, targets):\n"
+        "        raise RuntimeError('my loss is broken')\n"
+    )
+    path = tmp_path / "failing.yaml"
+    path.write_text(yaml.safe_dump({**tiny, "task": {"name": "failing.py:Failing"}}))
+    code, _, errors = naspipe_command("run", path, "--out", tmp_path / "out")
+    assert code == 1
+    assert 'failing.py", line 4, in loss' in errors
+    assert "Error: supernet training, action 0F0, subnet 0 (op0=" in errors
+
+
+def test_an_interrupt_ends_with_130(
+    naspipe_command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(naspipe.Run, "train", interrupt)
+    code, _, errors = naspipe_command("run", config, "--out", tmp_path / "out")
+    assert code == 130
+    assert "what was computed is in the run folder" in errors
+
+
+def test_warnings_are_plain_lines(naspipe_command: Command, config: Path) -> None:
+    config.write_text(config.read_text().replace("distance: 2", "distance: 0"))
+    text = config.read_text() + "executor: {name: other, options: {bulk: 2}}\n"
+    config.write_text(text)
+    code, _, errors = naspipe_command("validate", config, "--set", "executor.name=sequential")
+    assert code == 0
+    assert errors.startswith("Warning: executor.options of 'other' are dropped")
+
+
+def test_plugins_lists_every_kind_and_one_broken_plugin_disturbs_no_other(
+    naspipe_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from naspipe import registry
+
+    def fail() -> object:
+        raise RuntimeError("my own fault")
+
+    broken = registry.Plugin("space", "broken", "x:Y in z", fail)
+    found = registry._entry_points
+    monkeypatch.setattr(
+        registry,
+        "_entry_points",
+        lambda kind, group: [*found(kind, group), *([broken] if kind == "space" else [])],
+    )
+    code, text, _ = naspipe_command("plugins")
+    assert code == 0
+    for kind, name in (("space", "nasbench201"), ("sampler", "spaced"), ("strategy", "evolution"),
+                       ("executor", "sequential"), ("task", "digits")):  # fmt: skip
+        assert any(line.split()[:2] == [kind, name] for line in text.splitlines())
+    assert "RuntimeError: my own fault (naspipe plugins broken shows all of it)" in text
+    code, _, errors = naspipe_command("plugins", "broken")
+    assert code == 2
+    assert "Traceback" in errors
+    assert "my own fault" in errors
+
+
+def test_plugins_shows_parameters_with_types_defaults_and_docs(naspipe_command: Command) -> None:
+    code, text, _ = naspipe_command("plugins", "nasbench201")
+    assert code == 0
+    assert "channels: int >= 1, default 16\n      Channels of the first stage;" in text
+    assert (
+        "mutation_probability: float >= 0, <= 1 | None, default None"
+        in naspipe_command("plugins", "evolution")[1]
+    )
+    assert "distance: int >= 0, required" in naspipe_command("plugins", "spaced")[1]
+    assert "width: int, default 4" in naspipe_command("plugins", "conftest:TinySpace")[1]
+    assert "It takes no parameters." in naspipe_command("plugins", "uniform")[1]
+
+
+def test_doctor_names_versions_and_what_is_missing(
+    naspipe_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, text, _ = naspipe_command("doctor")
+    assert code == 0
+    for word in ("torch", "CPU", "Threads", "GPUs", "Backends", "nni"):
+        assert word in text
+    monkeypatch.setattr("naspipe.environment.PACKAGES", ("naspipe", "no-such-package"))
+    code, text, errors = naspipe_command("doctor")
+    assert code == 1
+    assert "no-such-package: pip install naspipe again" in errors
+
+
+def test_progress_bars_are_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from naspipe.cli import output
+    from naspipe.runs.progress import Progress
+
+    screen = StringIO()
+    monkeypatch.setattr(output, "Console", lambda: Console(file=screen, force_terminal=True, width=100))
+    with output.watching() as watch:
+        watch(Progress("train", 1, 2, "loss 1.0"))
+        watch(Progress("train", 2, 2, "loss 0.5"))
+    assert "Training" in screen.getvalue()
+    assert "2/2" in screen.getvalue()
+
+
+def test_the_default_example_is_the_shipped_one_and_valid(naspipe_command: Command) -> None:
+    assert default_config() == (ROOT / "examples" / "digits.yaml").resolve()
+    assert naspipe_command("validate", default_config())[0] == 0
+
+
+def test_a_space_a_task_and_a_strategy_of_ones_own_fit_in_60_lines_and_run(
+    naspipe_command: Command, tmp_path: Path
+) -> None:
+    assert len((ROOT / "examples" / "custom.py").read_text().splitlines()) < 60
+    code, _, _ = naspipe_command("run", ROOT / "examples" / "custom.yaml", "--out", tmp_path / "out")
+    assert code == 0
+    metrics = naspipe.Run.open(tmp_path / "out").best_metrics()
+    assert metrics["test"]["accuracy"] > 0.8
+
+
+def test_help_needs_neither_torch_nor_pydantic() -> None:
+    code = (
+        "import sys; from naspipe.cli.app import main; sys.argv = ['naspipe', '--help']\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n"
+        "    sys.exit(end.code or len({'torch', 'pydantic', 'optuna'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,100 @@
+"""The HTML of a report: its style, and the few elements it is made of."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import Any
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1f2937; margin: 0; background: #f8fafc; }
+main { max-width: 960px; margin: 0 auto; padding: 24px 16px 64px; counter-reset: figure table; }
+h1 { font-size: 1.6rem; margin: 0 0 4px; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 0 0 8px; }
+section { background: #fff; border: 1px solid #e2e8f0; border-radius: 10px; padding: 16px 18px;
+          margin-top: 18px; }
+p { margin: 0 0 8px; overflow-wrap: anywhere; } p.note { color: #475569; }
+p.problem { color: #9f1239; }
+figure { margin: 16px 0 0; } figure.narrow { max-width: 620px; margin-inline: auto; }
+figcaption, p.caption { color: #475569; font-size: .9rem; }
+figcaption { border-bottom: 1px solid #f1f5f9; padding: 2px 0 10px; }
+figcaption::before { counter-increment: figure; content: "Figure " counter(figure) ". ";
+                     font-weight: 600; }
+p.caption { margin: 0 0 4px; }
+p.caption::before { counter-increment: table; content: "Table " counter(table) ". "; font-weight: 600; }
+.scroll { overflow-x: auto; margin: 12px 0 8px; }
+table { border-collapse: collapse; }
+th, td { text-align: left; padding: 4px 18px 4px 0; vertical-align: top; border-top: 1px solid #f1f5f9;
+         font-variant-numeric: tabular-nums; }
+th { font-weight: 600; color: #475569; }
+table:has(td.code) { min-width: 860px; }
+code, pre, td.code { font: 13px/1.45 ui-monospace, monospace; overflow-wrap: anywhere; }
+pre { white-space: pre-wrap; margin: 8px 0 0; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 12px 20px;
+           margin: 12px 0 8px; }
+.figures b { display: block; font-size: 1.5rem; line-height: 1.3; }
+.figures span { color: #475569; font-size: .9rem; }
+summary { cursor: pointer; padding: 4px 0; }
+@media (max-width: 600px) { main { padding: 16px 8px 40px; } section { padding: 14px 10px; } }
+@media print { body { background: #fff; } section { border: 0; padding: 0; }
+  figure, tr { break-inside: avoid; } .modebar { display: none; } }
+"""
+
+_PLOT_OPTIONS = {
+    "responsive": True,
+    "displaylogo": False,
+    # Nothing but saving the figure: the other buttons cover it on a telephone, or need a server.
+    "modeBarButtons": [["toImage"]],
+}
+
+
+def section(title: str, *parts: str) -> str:
+    """Return a section; empty parts are left out."""
+    body = "\n".join(part for part in parts if part)
+    return f"<section><h2>{html.escape(title)}</h2>\n{body}\n</section>\n"
+
+
+def plot(figure: Any, name: str, caption: str, narrow: bool = False) -> str:
+    """Return a plotly figure with its caption; ``name`` is its id, and its file if saved."""
+    # A metric's name may hold anything; an id within a script may not.
+    name = re.sub(r"\W+", "-", name)
+    options = {**_PLOT_OPTIONS, "toImageButtonOptions": {"format": "svg", "filename": name}}
+    text = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=options)
+    kind = ' class="narrow"' if narrow else ""
+    return f"<figure{kind}>{text}<figcaption>{html.escape(caption)}</figcaption></figure>"
+
+
+def note(text: str) -> str:
+    """Return a paragraph of explanation."""
+    return f'<p class="note">{html.escape(text)}</p>'
+
+
+def problem(text: str) -> str:
+    """Return a paragraph that says what is wrong."""
+    return f'<p class="problem">{html.escape(text)}</p>' if text else ""
+
+
+def table(
+    rows: Sequence[Sequence[object]], head: Sequence[str] = (), caption: str = "", code: int | None = None
+) -> str:
+    """Return a table; the column ``code`` holds architectures, which break anywhere."""
+
+    def line(cells: Sequence[object], tag: str) -> str:
+        return "".join(
+            f"<{tag}{' class=code' if tag == 'td' and place == code else ''}>{html.escape(str(cell))}</{tag}>"
+            for place, cell in enumerate(cells)
+        )
+
+    name = f'<p class="caption">{html.escape(caption)}</p>' if caption else ""
+    top = f"<thead><tr>{line(head, 'th')}</tr></thead>" if head else ""
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f'<div class="scroll">{name}<table>{top}<tbody>{body}</tbody></table></div>'
+
+
+def number(value: object) -> str:
+    """Return a value as people read it."""
+    if isinstance(value, float):
+        return f"{int(value):,}" if value.is_integer() and abs(value) > 1 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

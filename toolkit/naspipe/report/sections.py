@@ -1,0 +1,198 @@
+"""The sections of a report; each says what the run has so far, or that it has nothing yet."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from naspipe.errors import RunFolderError
+from naspipe.files import read_json, read_lines
+from naspipe.report import figures
+from naspipe.report.drawing import architecture_figure
+from naspipe.report.markup import note, number, plot, problem, table
+from naspipe.search.trial import Trial, pareto_front
+
+if TYPE_CHECKING:
+    from naspipe.runs.run import Run
+
+MAX_ROWS = 30
+"""Rows of a table of trials."""
+
+
+def result(run: Run) -> Iterator[str]:
+    """Yield the scores and how far the run is."""
+    config = run.config
+    yield note(
+        f"Space {config.space.name}, task {config.task.name}, sampler {config.sampler.name}, "
+        f"search {config.search.strategy.name}, seed {config.seed}."
+    )
+    if run.folder.best_metrics.exists():
+        metrics = run.best_metrics()
+        first = config.search.objectives[0]
+        shown = [(f"test {name}", value) for name, value in metrics["test"].items()]
+        if first in metrics["validation"]:
+            shown.append((f"validation {first}", metrics["validation"][first]))
+        shown.append(("parameters", metrics["parameters"]))
+        cells = [f"<div><b>{number(v)}</b><span>{html.escape(k)}</span></div>" for k, v in shown]
+        yield f'<div class="figures">{"".join(cells)}</div>'
+    phases = (
+        ("supernet trained", run.folder.supernet, run.folder.training_metrics, config.training.subnets),
+        ("subnets searched", run.folder.best_architecture, run.folder.trials, config.search.budget.trials),
+        (
+            "best subnet retrained",
+            run.folder.best_metrics,
+            run.folder.retraining_metrics,
+            config.retrain.epochs,
+        ),
+    )
+    rows = []
+    for name, last, lines, total in phases:
+        done = len(_records(lines)[0])
+        state = "yes" if last.exists() else f"not finished, {done:,} of {total:,}" if done else "not yet"
+        rows.append((name, state))
+    if any(state != "yes" for _, state in rows):
+        yield table(rows)
+
+
+def architecture(run: Run) -> Iterator[str]:
+    """Yield the best architecture: text, drawing and scores."""
+    if not run.folder.best_architecture.exists():
+        yield note("The search has not finished.")
+        return
+    space, best = run.components.space, run.best_architecture()
+    record = read_json(run.folder.best_architecture)
+    graph = space.graph(best)
+    yield f"<p><code>{html.escape(space.format(best))}</code></p>"
+    caption = f"The best architecture, found in trial {record['trial']}. {graph.note}".rstrip()
+    yield plot(architecture_figure(graph), "architecture", caption, narrow=True)
+    scores = [(name, number(value)) for name, value in record["metrics"].items()]
+    yield table(scores, caption="Scores in the search, with the supernet's weights.")
+
+
+def training(run: Run) -> Iterator[str]:
+    """Yield the losses of the subnets, and how often each option was trained."""
+    records, damage = _records(run.folder.training_metrics)
+    yield problem(damage)
+    if not records:
+        yield note("No subnet has been trained yet.")
+        return
+    subnets = [record["architecture"] for record in records]
+    distinct = len({str(subnet) for subnet in subnets})
+    yield note(
+        f"{len(records):,} of {run.config.training.subnets:,} subnets trained, {distinct:,} of them distinct."
+    )
+    yield plot(
+        figures.training_curve([record["loss"] for record in records]),
+        "training",
+        "Training loss of the subnets, each on one batch with the shared weights.",
+    )
+    yield plot(
+        figures.option_counts(run.components.space, subnets),
+        "options",
+        "Number of subnets trained with each option of each decision; colours start at zero.",
+    )
+
+
+def search(run: Run) -> Iterator[str]:
+    """Yield the trials: each objective over time, trade-offs, and failures."""
+    space, objectives = run.components.space, run.components.objectives
+    records, damage = _records(run.folder.trials)
+    yield problem(damage)
+    trials = [Trial.from_record(record, space) for record in records]
+    if not trials:
+        yield note("No architecture has been evaluated yet.")
+        return
+    texts = {trial.index: space.format(trial.architecture) for trial in trials}
+    best = None
+    if run.folder.best_architecture.exists():
+        best = read_json(run.folder.best_architecture)["trial"]
+    failed = [trial for trial in trials if trial.reason is not None]
+    strategy = run.config.search.strategy.name
+    yield note(
+        f"{len(trials):,} of {run.config.search.budget.trials:,} architectures evaluated by {strategy}, with "
+        f"the supernet's weights; {len(failed):,} failed."
+    )
+    if len(failed) < len(trials):
+        for objective in objectives:
+            figure = figures.search_history(trials, objective, texts, best)
+            caption = f"{objective.name} of the evaluated architectures, in the order of evaluation."
+            yield plot(figure, f"search-{objective.name}", caption[0].upper() + caption[1:])
+        for other in objectives[1:]:
+            figure = figures.pareto_figure(trials, objectives, other, texts, best)
+            caption = f"Trade-off between {objectives[0].name} and {other.name}"
+            if len(objectives) > 2:
+                caption += f"; the front is that of all {len(objectives)} objectives"
+            yield plot(figure, f"pareto-{other.name}", f"{caption}.")
+    if len(objectives) > 1 and len(failed) < len(trials):
+        front = pareto_front(trials, objectives)
+        names = [objective.name for objective in objectives]
+        rows = [(t.index, *(number(t.metrics[name]) for name in names), texts[t.index]) for t in front]
+        yield _first_rows(rows, ("trial", *names, "architecture"), "The Pareto front")
+    if failed:
+        rows = [(trial.index, trial.reason, texts[trial.index]) for trial in failed]
+        yield _first_rows(rows, ("trial", "reason", "architecture"), "Trials that failed")
+
+
+def retraining(run: Run) -> Iterator[str]:
+    """Yield the loss of the epochs, and the final scores."""
+    records, damage = _records(run.folder.retraining_metrics)
+    yield problem(damage)
+    finished = run.folder.best_metrics.exists()
+    if not records and not finished:
+        yield note("The best subnet has not been retrained yet.")
+        return
+    settings = run.config.retrain
+    start = "fresh weights" if settings.init == "scratch" else "the supernet's weights"
+    epochs = f"{settings.epochs:,}" if finished else f"{len(records):,} of {settings.epochs:,}"
+    yield note(f"{epochs} epochs from {start}.")
+    if len(records) > 1:
+        losses = [record["loss"] for record in records]
+        yield plot(figures.retraining_curve(losses), "retraining", "Training loss of the best subnet.")
+    if finished:
+        metrics = run.best_metrics()
+        names = list(metrics["test"])
+        rows = [(split, *(number(metrics[split][n]) for n in names)) for split in ("validation", "test")]
+        yield table(
+            rows,
+            ("split", *names),
+            "Scores of the retrained subnet; the test split was used once, at the end.",
+        )
+        yield note(f"Weights: {run.folder.best_model.relative_to(run.path)}")
+
+
+def details(run: Run) -> Iterator[str]:
+    """Yield the configuration and the environment."""
+    yield (
+        f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>"
+    )
+    rows = list(_flat(read_json(run.folder.environment)))
+    yield f"<details><summary>Environment</summary>{table(rows)}</details>"
+
+
+def _records(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """Return the lines up to the first damaged one, and what is wrong with that."""
+    records: list[dict[str, Any]] = []
+    try:
+        for record in read_lines(path):
+            records.append(record)
+    except RunFolderError as error:
+        return records, f"The file is damaged, and only what comes before is shown: {error}"
+    return records, ""
+
+
+def _first_rows(rows: Sequence[Sequence[object]], head: Sequence[str], caption: str) -> str:
+    rest = f" (the first {MAX_ROWS} of {len(rows):,})" if len(rows) > MAX_ROWS else ""
+    return table(rows[:MAX_ROWS], head, f"{caption}{rest}.", code=len(head) - 1)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield name and text of nested values."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, "" if name == "packages" else f"{prefix}{name}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{name}", ", ".join(map(str, value)) or "none"
+        else:
+            yield f"{prefix}{name}", "none" if value is None else str(value)
