@@ -180,6 +180,15 @@ def test_a_strategy_that_proposes_a_stranger_is_stopped() -> None:
         search(Stranger())
 
 
+def test_a_strategy_that_proposes_nothing_is_stopped() -> None:
+    class Silent(RandomStrategy):
+        def ask(self) -> list[Architecture]:
+            return [] if self._asked == 3 else super().ask()
+
+    with pytest.raises(SearchError, match="must propose at least one architecture, .* after 3 of 24 trials"):
+        search(Silent())
+
+
 def test_a_rule_that_nothing_satisfies_ends_every_strategy() -> None:
     class Nothing(Grid):
         def is_valid(self, architecture: Architecture) -> bool:

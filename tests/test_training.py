@@ -257,6 +257,14 @@ def test_an_exception_in_a_block_names_action_and_subnet_and_keeps_its_cause() -
     assert isinstance(error.value.__cause__, RuntimeError)
 
 
+def test_a_sampler_that_draws_a_stranger_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from naspipe_strategies.uniform import UniformSampler
+
+    monkeypatch.setattr(UniformSampler, "draw", lambda self, index: Architecture({"edge": 1}))
+    with pytest.raises(TrainingError, match=r"action 0F0, subnet 0 .*has no decision 'edge'"):
+        train({"sampler": {"name": "uniform"}})
+
+
 def test_a_loss_that_is_not_finite_ends_training_with_subnet_and_architecture() -> None:
     class Exploding(TinyTask):
         def loss(self, outputs: Any, targets: Any) -> Tensor:

@@ -54,7 +54,8 @@ def run_search(
             instead of evaluated, so that the search goes on where it stopped.
 
     Raises:
-        SearchError: Every trial failed; the first reason is shown.
+        SearchError: Every trial failed (the first reason is shown), or the strategy proposes nothing.
+        ArchitectureError: The strategy proposes what is no architecture of the space.
     """
     recorded = {trial.architecture: trial for trial in known}
     trials: dict[Architecture, Trial] = {}
@@ -62,7 +63,13 @@ def run_search(
     note = ""
     while len(trials) < budget and not note:
         outcomes = []
-        for architecture in strategy.ask():
+        proposals = strategy.ask()
+        if not proposals:
+            raise SearchError(
+                f"strategy {type(strategy).__name__} must propose at least one architecture, but proposed none "
+                f"after {len(trials)} of {budget} trials."
+            )
+        for architecture in proposals:
             checked = space.architecture(architecture)
             trial = trials.get(checked)
             repeats = repeats + 1 if trial else 0

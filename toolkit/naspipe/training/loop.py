@@ -164,7 +164,7 @@ class SupernetTrainer:
         subnet.losses.append(value)
 
     def _admit(self, index: int) -> _Subnet:
-        architecture = self._sampler.draw(index)
+        architecture = self._supernet.space.architecture(self._sampler.draw(index))
         uses = [[layer.name for layer in used] for used in self._supernet.used_layers(architecture)]
         batch = move_batch(self._order.batch(index), self._config.device)
         weight = self._task.weight(batch.targets)

@@ -1,0 +1,46 @@
+"""What the documents show runs, and says what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import naspipe
+from naspipe import registry
+from naspipe.cli.app import app
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    found = []
+    for path in DOCUMENTS:
+        for index, text in enumerate(re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)):
+            found.append((f"{path.name}-{index}", text))
+    return found
+
+
+@pytest.mark.parametrize("code", [pytest.param(text, id=name) for name, text in blocks("python")])
+def test_python_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    for kind in registry.REGISTRIES:
+        monkeypatch.setattr(kind, "_decorated", {})
+    exec(compile(code, "example", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in blocks("yaml")])
+def test_configurations_are_valid(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    naspipe.load_config(path)
+
+
+def test_the_readme_names_every_command() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for command in app.registered_commands:
+        assert command.callback is not None
+        assert f"`naspipe {command.callback.__name__}" in readme
