@@ -66,8 +66,8 @@ def run_search(
         proposals = strategy.ask()
         if not proposals:
             raise SearchError(
-                f"strategy {type(strategy).__name__} must propose at least one architecture, but proposed none "
-                f"after {len(trials)} of {budget} trials."
+                f"strategy {type(strategy).__name__} must propose at least one architecture, but proposed "
+                f"none after {len(trials)} of {budget} trials."
             )
         for architecture in proposals:
             checked = space.architecture(architecture)
