@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import random
 import warnings
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from naspipe.errors import InputError, NaspipeWarning, SpaceError
-from naspipe.keys import draw_index, keyed_random
+from naspipe.keys import keyed_random
 from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture, SearchSpace
 from naspipe.space.space import MAX_TRIES
 
 DEAD_END_TRIES = 1_000
 """Draws that the validity rule refuses before a ban is lifted."""
+
+NOTHING = -1
+"""Stands for the option of a decision that did not exist, or whose ban was lifted."""
 
 
 class SpacedSampler(Sampler):
@@ -34,7 +37,6 @@ class SpacedSampler(Sampler):
                 Decisions with fewer options than that are capped, with a warning.
         """
         self.distance = distance
-        self.relaxed = 0
 
     def start(self, space: SearchSpace, seed: int) -> None:
         """Find each decision's distance.
@@ -50,6 +52,8 @@ class SpacedSampler(Sampler):
                 f"sampler.distance must be at most the options of a decision less two, but is "
                 f"{self.distance}, and the largest decision allows {max(limits)}."
             )
+        self.relaxed = 0
+        self._counts = [len(decision.options) for decision in space.decisions]
         self._distances = [min(self.distance, limit) for limit in limits]
         capped = [
             decision.name
@@ -64,57 +68,76 @@ class SpacedSampler(Sampler):
                 NaspipeWarning,
                 stacklevel=2,
             )
-        # For every decision the options of the last subnets that decided it, oldest first.
-        self._recent: list[list[tuple[int, int]]] = [[] for _ in space.decisions]
+        # For every decision what each of the last subnets chose, oldest first; NOTHING where it did not exist.
+        self._recent: list[list[int]] = [[] for _ in space.decisions]
 
     def draw(self, index: int) -> Architecture:
         """Draw from the key (seed, index), among what the last subnets left.
 
         If the validity rule refuses everything tried, the oldest ban is dropped; ``relaxed`` counts it.
         """
-        generator = keyed_random(self._seed, "sampler", index)
-        self._expire(index)
+        space = self._space
+        uniform = keyed_random(self._seed, "sampler", index).random
         while True:
-            for _ in range(DEAD_END_TRIES if any(self._recent) else MAX_TRIES):
+            for _ in range(DEAD_END_TRIES if self._has_bans() else MAX_TRIES):
                 indices = [
-                    _draw_outside(generator, len(decision.options), [o for _, o in recent])
-                    for decision, recent in zip(self._space.decisions, self._recent, strict=True)
+                    _draw_outside(uniform, count, recent)
+                    for count, recent in zip(self._counts, self._recent, strict=True)
                 ]
-                architecture = self._space.from_indices(indices)
-                if self._space.is_valid(architecture):
-                    self._remember(index, architecture, indices)
+                architecture = space.from_indices(indices)
+                if not space.has_rule or space.is_valid(architecture):
+                    self._remember(architecture, indices)
                     return architecture
             if not self._drop_oldest():
                 raise SpaceError(
-                    f"the validity rule of {type(self._space).__name__} refused every architecture that "
-                    "was tried. Loosen the rule, or use the sampler 'uniform'."
+                    f"the validity rule of {type(space).__name__} refused every architecture that was tried. "
+                    "Loosen the rule, or use the sampler 'uniform'."
                 )
             self.relaxed += 1
 
-    def _expire(self, index: int) -> None:
-        for recent, distance in zip(self._recent, self._distances, strict=True):
-            while recent and index - recent[0][0] > distance:
-                del recent[0]
+    def state(self) -> dict[str, Any]:
+        """Return what the last subnets chose, and the number of bans dropped."""
+        return {"recent": [list(recent) for recent in self._recent], "relaxed": self.relaxed}
 
-    def _remember(self, index: int, architecture: Architecture, indices: list[int]) -> None:
-        for decision, recent, distance, option in zip(
-            self._space.decisions, self._recent, self._distances, indices, strict=True
-        ):
-            if distance and decision.name in architecture:
-                recent.append((index, option))
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where another sampler was."""
+        self._recent = [list(recent) for recent in state["recent"]]
+        self.relaxed = state["relaxed"]
+
+    def _has_bans(self) -> bool:
+        return any(option != NOTHING for recent in self._recent for option in recent)
+
+    def _remember(self, architecture: Architecture, indices: list[int]) -> None:
+        if self._space.is_conditional:
+            indices = [
+                option if decision.name in architecture else NOTHING
+                for decision, option in zip(self._space.decisions, indices, strict=True)
+            ]
+        for recent, distance, option in zip(self._recent, self._distances, indices, strict=True):
+            recent.append(option)
+            if len(recent) > distance:
+                del recent[0]
 
     def _drop_oldest(self) -> bool:
         """Lift the ban that was set first; tell whether there was one."""
-        banned = [recent for recent in self._recent if recent]
-        if not banned:
+        oldest, place = 0, -1
+        for number, recent in enumerate(self._recent):
+            for age, option in zip(range(len(recent), 0, -1), recent, strict=True):
+                if option != NOTHING and age > oldest:
+                    oldest, place = age, number
+        if place < 0:
             return False
-        del min(banned, key=lambda recent: recent[0][0])[0]
+        recent = self._recent[place]
+        recent[len(recent) - oldest] = NOTHING
         return True
 
 
-def _draw_outside(generator: random.Random, count: int, banned: list[int]) -> int:
-    """Draw uniformly from range(count) without ``banned``, which are all different."""
-    drawn = draw_index(generator, count - len(banned))
-    for option in sorted(banned):
-        drawn += drawn >= option
-    return drawn
+def _draw_outside(uniform: Callable[[], float], count: int, recent: list[int]) -> int:
+    """Draw uniformly from range(count) without what is in ``recent``."""
+    if 2 * len(recent) <= count:
+        while (drawn := int(uniform() * count)) in recent:
+            pass
+        return drawn
+    banned = set(recent)
+    free = [option for option in range(count) if option not in banned]
+    return free[int(uniform() * len(free))]

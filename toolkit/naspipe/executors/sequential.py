@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from naspipe.executors.executor import Executor
-from naspipe.pipeline.action import Action, Kind
+from naspipe.executors.executor import Executor, PipelineShape, StageView
+from naspipe.pipeline.action import Action
+from naspipe.pipeline.contract import CAUSAL, Contract
 
 
 class Sequential(Executor):
-    """One subnet after another, each micro-batch's backward right after its forward."""
+    """One subnet after another, each micro-batch's backward as soon as it can run."""
 
-    contract = "causal"
+    def contract(self, shape: PipelineShape) -> Contract:
+        """Return *causal*."""
+        return CAUSAL
 
-    def choose(self, ready: Sequence[Action]) -> Action:
+    def window(self, shape: PipelineShape) -> int:
+        """Return 1."""
+        return 1
+
+    def choose(self, ready: Sequence[Action], view: StageView) -> Action | None:
         """Take a backward if there is one: it frees what its forward holds."""
-        return next((action for action in ready if action.kind is Kind.BACKWARD), ready[0])
+        return max(ready, key=lambda action: action.kind)

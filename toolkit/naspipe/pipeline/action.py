@@ -4,41 +4,50 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from naspipe.errors import InputError
 
 
-class Kind(enum.Enum):
+class Kind(enum.IntEnum):
     """What is done: the forward or backward of a unit, or the update of a subnet."""
 
-    FORWARD = "F"
-    BACKWARD = "B"
-    UPDATE = "U"
+    FORWARD = 0
+    BACKWARD = 1
+    UPDATE = 2
+
+    @property
+    def letter(self) -> str:
+        """F, B or U."""
+        return "FBU"[self]
 
 
-_TEXT = re.compile(r"(0|[1-9]\d*)([FBU])(0|[1-9]\d*)(?:\.([1-9]\d*))?", re.ASCII)
+_NUMBER = r"(0|[1-9][0-9]*)"
+_INDEX = r"(?:\.([1-9][0-9]*))?"
+_TEXT = re.compile(rf"{_NUMBER}{_INDEX}([FBU]){_NUMBER}{_INDEX}")
 
 
-@dataclass(frozen=True)
-class Action:
-    """One step of one stage; text ``2F7``, ``2B7.1``, ``2U7``.
+class Action(NamedTuple):
+    """One step of one stage; text ``2F7``, ``2B7.1``, ``2U7``, with segments ``2.1F7``.
 
     Attributes:
         stage: Index of the stage.
         kind: What is done.
         subnet: Place of the subnet in the sequence.
         microbatch: Index of the micro-batch; the text leaves 0 out. Updates have none: it is 0.
+        segment: Index of the segment within the stage; the text leaves 0 out.
     """
 
     stage: int
     kind: Kind
     subnet: int
     microbatch: int = 0
+    segment: int = 0
 
     def __str__(self) -> str:
+        segment = f".{self.segment}" if self.segment else ""
         part = f".{self.microbatch}" if self.microbatch else ""
-        return f"{self.stage}{self.kind.value}{self.subnet}{part}"
+        return f"{self.stage}{segment}{self.kind.letter}{self.subnet}{part}"
 
     @classmethod
     def parse(cls, text: str) -> Action:
@@ -48,9 +57,10 @@ class Action:
             InputError: It is not the text of an action.
         """
         match = _TEXT.fullmatch(text)
-        if match is None or (match[2] == "U" and match[4]):
+        if match is None or (match[3] == "U" and match[5]):
             raise InputError(
-                f"an action must read like 2F7, 2B7.1 or 2U7 (stage, kind, subnet, micro-batch if not 0), "
-                f"but got {text!r}."
+                "an action must read like 2F7, 2B7.1, 2U7 or 2.1F7 (stage, segment if not 0, kind, subnet, "
+                f"micro-batch if not 0), but got {text!r}."
             )
-        return cls(int(match[1]), Kind(match[2]), int(match[3]), int(match[4] or 0))
+        kind = Kind("FBU".index(match[3]))
+        return cls(int(match[1]), kind, int(match[4]), int(match[5] or 0), int(match[2] or 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from naspipe.space import Architecture, SearchSpace
 
@@ -11,8 +12,9 @@ class Sampler(ABC):
     """Says which architecture is trained at each step.
 
     Call order: ``start`` once, then ``draw`` for 0, 1, 2, ... without a gap. What is drawn must be a
-    function of (seed, index) and of what was drawn before: no clock, no global generator. One object
-    serves one run.
+    function of (seed, index) and of what was drawn before: no clock, no global generator. ``start`` again
+    begins a new sequence. ``state`` after ``draw(index)`` and ``restore`` of it let another sampler go on
+    with ``draw(index + 1)``.
     """
 
     @abstractmethod
@@ -26,6 +28,13 @@ class Sampler(ABC):
         Raises:
             InputError: The sampler's parameters do not fit the space.
         """
+
+    def state(self) -> dict[str, Any]:
+        """Return what later draws depend on besides (seed, index), as JSON; by default nothing."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over the state of another sampler; call it after ``start`` with the same space and seed."""
 
     @abstractmethod
     def draw(self, index: int) -> Architecture:

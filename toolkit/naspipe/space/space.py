@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 from naspipe.errors import ArchitectureError, SpaceError
-from naspipe.keys import draw_index
 from naspipe.space.architecture import Architecture
 from naspipe.space.decision import Decision, Option, as_option
 from naspipe.space.graph import ArchitectureGraph, chain_graph
@@ -51,6 +50,7 @@ class SearchSpace(ABC):
             self._check_parent(decision)
             self._by_name[decision.name] = decision
         self._names = tuple(self._by_name)
+        self._options = tuple(decision.options for decision in self.decisions)
         self.is_conditional = any(decision.parent is not None for decision in self.decisions)
 
     def _check_parent(self, decision: Decision) -> None:
@@ -168,7 +168,7 @@ class SearchSpace(ABC):
         if not self.is_conditional:
             return Architecture.unchecked(
                 self._names,
-                tuple([d.options[i] for d, i in zip(self.decisions, indices, strict=True)]),
+                tuple([options[i] for options, i in zip(self._options, indices, strict=True)]),
             )
         chosen: dict[str, Option] = {}
         for decision, index in zip(self.decisions, indices, strict=True):
@@ -182,9 +182,9 @@ class SearchSpace(ABC):
         Raises:
             SpaceError: None of ``MAX_TRIES`` draws was valid.
         """
+        uniform = generator.random
         for _ in range(MAX_TRIES):
-            indices = [draw_index(generator, len(d.options)) for d in self.decisions]
-            architecture = self.from_indices(indices)
+            architecture = self.from_indices([int(uniform() * len(o)) for o in self._options])
             if self.is_valid(architecture):
                 return architecture
         raise SpaceError(

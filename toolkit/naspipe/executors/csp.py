@@ -1,0 +1,63 @@
+"""Causal synchronous parallelism: subnets overtake, but never read a layer too early.
+
+Source: Zhao et al., "NASPipe: High Performance and Reproducible Pipeline Parallel Supernet Training via
+Causal Synchronous Parallelism", ASPLOS 2022. The paper takes the earliest subnet first. Here the longest
+causal chain still ahead comes first, where it is what limits the run (``docs/schedules.md`` has the figures).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from naspipe.executors.executor import Executor, PipelineShape, StageView
+from naspipe.pipeline.action import Action
+from naspipe.pipeline.contract import CAUSAL, Contract
+
+
+class CSP(Executor):
+    """Causal synchronous parallelism: as many subnets at once as causal order allows.
+
+    Source: Zhao et al., "NASPipe", ASPLOS 2022.
+    """
+
+    composes_segments = True
+
+    def __init__(self, priority: Literal["chain", "backward"] = "chain") -> None:
+        """Choose the priority.
+
+        Args:
+            priority: What goes first: the longest remaining causal chain, or backwards and then the
+                earliest subnet, as in the paper.
+        """
+        self.priority = priority
+
+    def contract(self, shape: PipelineShape) -> Contract:
+        """Return *causal*."""
+        return CAUSAL
+
+    def window(self, shape: PipelineShape) -> int:
+        """Return enough to fill the stages four times over, at most delay + 1."""
+        window = 4 * shape.stages
+        return window if shape.delay is None else min(window, shape.delay + 1)
+
+    def choose(self, ready: Sequence[Action], view: StageView) -> Action | None:
+        """Take the first by priority."""
+        if len(ready) == 1:
+            return ready[0]
+        urgency = _urgency(ready, view) if self.priority == "chain" else dict.fromkeys(ready, 0)
+        return min(ready, key=lambda a: (-urgency[a], -a.kind, a.subnet, a.microbatch, -a.segment))
+
+
+def _urgency(ready: Sequence[Action], view: StageView) -> dict[Action, int]:
+    """Return how much each action's causal chain presses; 0 where work and not chains limit the run.
+
+    A chain presses if later subnets wait in it and it is nearly as long as the work ahead of a stage. Then
+    the longest comes first; its own subnet's part counts for a tenth, since it keeps nobody else waiting.
+    """
+    limit = 9 * view.work()
+    urgency = {}
+    for action in ready:
+        chain, own = view.chain(action)
+        urgency[action] = 10 * chain - 9 * own if chain > own and 10 * chain > limit else 0
+    return urgency

@@ -1,0 +1,144 @@
+"""A subnet in flight: what its parts have done, what they wait for, and its causal chain."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from naspipe.pipeline.partition import Cuts
+from naspipe.pipeline.subnet import SubnetShape
+
+
+class Costs(NamedTuple):
+    """A subnet's costs in ticks, summed up once.
+
+    Attributes:
+        forward: Per part.
+        backward: Per part.
+        update: Per part.
+        forward_from: Forward of all blocks from a block on.
+        backward_below: Backward of all blocks below a block; index n is the whole backward.
+        part_of: For every block its part.
+        work: Forward and backward of all blocks.
+    """
+
+    forward: list[int]
+    backward: list[int]
+    update: list[int]
+    forward_from: list[int]
+    backward_below: list[int]
+    part_of: list[int]
+    work: int
+
+
+def sum_costs(shape: SubnetShape, cuts: Cuts) -> Costs:
+    """Sum a subnet's costs up for a partition into parts."""
+    ranges = list(itertools.pairwise(cuts))
+    forward_below = [0, *itertools.accumulate(shape.forward)]
+    backward_below = [0, *itertools.accumulate(shape.backward)]
+    update_below = [0, *itertools.accumulate(shape.update)]
+    return Costs(
+        [forward_below[end] - forward_below[start] for start, end in ranges],
+        [backward_below[end] - backward_below[start] for start, end in ranges],
+        [update_below[end] - update_below[start] for start, end in ranges],
+        [forward_below[-1] - below for below in forward_below],
+        backward_below,
+        [part for part, (start, end) in enumerate(ranges) for _ in range(start, end)],
+        forward_below[-1] + backward_below[-1],
+    )
+
+
+class Flight:
+    """A subnet between its admission and its last update.
+
+    Attributes:
+        index: Its place in the sequence.
+        cuts: Its partition into parts.
+        costs: Its summed costs.
+        arrived_forward: Per part the micro-batches whose input is there.
+        started_forward: Per part the forwards started.
+        ended_forward: Per part the forwards ended.
+        arrived_backward: Per part the micro-batches whose gradient is there.
+        started_backward: Per part the backwards started.
+        ended_backward: Per part the backwards ended.
+        updated: Per part whether its update has ended.
+        unfinished: Number of parts whose update has not ended.
+        waits: Per part the number of updates its first forward waits for.
+        releases: Per part the parts of later subnets that wait for its update.
+        tail: Longest causal chain, in ticks, from the end of its forward on.
+    """
+
+    __slots__ = (
+        "_predecessors", "_successors", "arrived_backward", "arrived_forward", "costs", "cuts",
+        "ended_backward", "ended_forward", "index", "releases", "started_backward", "started_forward", "tail",
+        "unfinished", "updated", "waits",
+    )  # fmt: skip
+
+    def __init__(self, index: int, cuts: Cuts, costs: Costs, microbatches: int) -> None:
+        parts = len(cuts) - 1
+        self.index = index
+        self.cuts = cuts
+        self.costs = costs
+        self.arrived_forward = [0] * parts
+        self.arrived_forward[0] = microbatches
+        self.started_forward = [0] * parts
+        self.ended_forward = [0] * parts
+        self.arrived_backward = [0] * parts
+        self.started_backward = [0] * parts
+        self.ended_backward = [0] * parts
+        self.updated = [False] * parts
+        self.unfinished = parts
+        self.waits = [0] * parts
+        self.releases: list[list[tuple[Flight, int]]] = [[] for _ in range(parts)]
+        self.tail = costs.backward_below[-1]
+        # Later subnets that wait for this one, with the first block they share; and the other way round.
+        self._successors: dict[Flight, int] = {}
+        self._predecessors: dict[Flight, int] = {}
+
+    def follow(self, other: Flight, block: int) -> None:
+        """Note that this subnet reads a layer of ``block`` after ``other`` has updated it.
+
+        Call it block by block from the first on: only the first block counts.
+        """
+        if other not in self._predecessors:
+            self._predecessors[other] = block
+            other._successors[self] = block
+
+    def lengthen_chains(self) -> None:
+        """Make the chains of all that this subnet follows include it."""
+        stack = [self]
+        while stack:
+            later = stack.pop()
+            costs = later.costs
+            for other, block in later._predecessors.items():
+                below = other.costs.backward_below
+                chain = below[-1] - below[block] + costs.forward_from[block] + later.tail
+                if chain > other.tail:
+                    other.tail = chain
+                    stack.append(other)
+
+    def leave(self) -> None:
+        """Forget all ties, so that finished subnets keep no other alive."""
+        for other in self._successors:
+            del other._predecessors[self]
+        for other in self._predecessors:
+            del other._successors[self]
+        self._successors.clear()
+        self._predecessors.clear()
+
+    def forward_chain(self, part: int) -> tuple[int, int]:
+        """Return the longest causal chain from the start of a part's forward on, and what of it is its own."""
+        forward = self.costs.forward_from[self.cuts[part]]
+        return forward + self.tail, forward + self.costs.backward_below[-1]
+
+    def backward_chain(self, part: int) -> tuple[int, int]:
+        """Return the longest causal chain from the start of a part's backward on, and what is its own."""
+        end = self.cuts[part + 1]
+        below = self.costs.backward_below
+        longest = below[end]
+        for later, block in self._successors.items():
+            if block < end:
+                chain = below[end] - below[block] + later.costs.forward_from[block] + later.tail
+                if chain > longest:
+                    longest = chain
+        return longest, below[end]

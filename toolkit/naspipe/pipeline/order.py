@@ -1,0 +1,78 @@
+"""The order of updates that forwards wait for, apart from conflicts on strict layers.
+
+Under *causal*, a forward of subnet y on a block with an always-active layer waits for the updates of all
+subnets up to y - 1 - D there. Under *flush* and *stale*, every part waits for all subnets below the horizon.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from naspipe.pipeline.contract import Contract
+from naspipe.pipeline.flight import Flight
+from naspipe.pipeline.partition import Cuts
+
+
+class UpdateOrder:
+    """Counts, for each place, the subnets that have been updated there without a gap."""
+
+    def __init__(self, contract: Contract, delay: int | None, always_active: Iterable[int]) -> None:
+        """Start with no update.
+
+        Args:
+            contract: Gives the horizon.
+            delay: The delay D of always-active layers; None if there are none.
+            always_active: The blocks that have an always-active layer.
+        """
+        self._contract = contract
+        self._delay = delay
+        self._always_active = sorted(always_active)
+        self._places: tuple[Cuts, list[list[int]]] = ((), [])
+        self._reached: dict[int, int] = {}
+        self._early: dict[int, set[int]] = {}
+        self._waiting: dict[int, dict[int, list[tuple[Flight, int]]]] = {}
+
+    def register(self, flight: Flight) -> None:
+        """Let an admitted subnet's parts wait for the updates that are due before their forward."""
+        if self._contract.kind != "causal":
+            due = self._contract.horizon(flight.index)
+        elif self._delay is not None:
+            due = flight.index - self._delay
+        else:
+            return
+        if due <= 0:
+            return
+        for part, places in enumerate(self._places_of(flight.cuts)):
+            for place in places:
+                if self._reached.get(place, 0) < due:
+                    flight.waits[part] += 1
+                    self._waiting.setdefault(place, {}).setdefault(due, []).append((flight, part))
+
+    def end_update(self, flight: Flight, part: int) -> list[tuple[Flight, int]]:
+        """Note the end of a part's update; return the parts that no longer wait here, one entry a wait."""
+        released: list[tuple[Flight, int]] = []
+        for place in self._places_of(flight.cuts)[part]:
+            reached = self._reached.get(place, 0)
+            early = self._early.setdefault(place, set())
+            early.add(flight.index)
+            waiting = self._waiting.get(place, {})
+            while reached in early:
+                early.remove(reached)
+                reached += 1
+                released += waiting.pop(reached, ())
+            self._reached[place] = reached
+        return released
+
+    def _places_of(self, cuts: Cuts) -> list[list[int]]:
+        """Return for every part where updates are counted: its always-active blocks, or the part itself."""
+        if self._places[0] is not cuts:
+            if self._contract.kind == "causal":
+                places = [
+                    [block for block in self._always_active if start <= block < end]
+                    for start, end in itertools.pairwise(cuts)
+                ]
+            else:
+                places = [[part] for part in range(len(cuts) - 1)]
+            self._places = (cuts, places)
+        return self._places[1]

@@ -1,0 +1,133 @@
+"""Plan: one description of a schedule, simulated, validated, drawn and executed alike."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from naspipe.pipeline.action import Kind
+from naspipe.pipeline.bound import Bound
+from naspipe.pipeline.contract import Contract
+from naspipe.pipeline.partition import Cuts
+from naspipe.pipeline.planner import PlannedAction, Planner
+from naspipe.pipeline.subnet import SubnetShape, UsedLayer
+
+
+class Message(NamedTuple):
+    """What one action sends to another stage.
+
+    Attributes:
+        action: Text of the action whose result it carries.
+        source: The stage that sends it.
+        target: The stage that receives it.
+    """
+
+    action: str
+    source: int
+    target: int
+
+
+class PlannedSubnet(NamedTuple):
+    """A subnet of a plan.
+
+    Attributes:
+        layers: For every block the layers with parameters that it uses.
+        cuts: Its partition into stages * segments parts.
+    """
+
+    layers: Sequence[Sequence[UsedLayer]]
+    cuts: Cuts
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule of some subnets on some stages.
+
+    Attributes:
+        contract: What it promises.
+        stages: Pipeline stages.
+        segments: Segments of each stage.
+        microbatches: Micro-batches of each batch.
+        delay: The delay D of always-active layers; None if there are none, or the contract has no delay.
+        subnets: The subnets, in order.
+        actions: For every stage its actions in order.
+        messages: The messages; a message's number is its place.
+        bound: Lower bound on the makespan of any plan with this contract, in ticks; None if not known.
+        executor: Name of the executor that planned it; empty if nobody knows.
+    """
+
+    contract: Contract
+    stages: int
+    segments: int
+    microbatches: int
+    delay: int | None
+    subnets: tuple[PlannedSubnet, ...]
+    actions: tuple[tuple[PlannedAction, ...], ...]
+    messages: tuple[Message, ...]
+    bound: int | None = None
+    executor: str = ""
+
+    @property
+    def makespan(self) -> int:
+        """The tick at which the last action ends."""
+        return max((planned.end for stage in self.actions for planned in stage), default=0)
+
+    @property
+    def work(self) -> int:
+        """The ticks that stages are busy, summed up."""
+        return sum(planned.end - planned.start for stage in self.actions for planned in stage)
+
+    @property
+    def bubble(self) -> float:
+        """The fraction of the stages' time in which they are idle."""
+        total = self.stages * self.makespan
+        return 1 - self.work / total if total else 0.0
+
+    def in_time(self) -> Iterator[PlannedAction]:
+        """Yield the actions of all stages by their start, updates that take no time first."""
+        rows = itertools.chain.from_iterable(self.actions)
+        yield from sorted(
+            rows, key=lambda p: (p.start, p.action.kind is not Kind.UPDATE or p.end > p.start, p.action.stage)
+        )
+
+
+def make_plan(planner: Planner, subnets: Iterable[SubnetShape], executor: str = "") -> Plan:
+    """Run a planner to its end and keep all of it.
+
+    Args:
+        planner: A new one.
+        subnets: The same subnets that the planner was given, anew.
+        executor: Name of its executor.
+
+    Raises:
+        NaspipeError: The policy chose an action that is not ready, or waits for ever.
+    """
+    shape = planner.shape
+    actions: list[list[PlannedAction]] = [[] for _ in range(shape.stages)]
+    messages: list[Message] = []
+    for planned in planner.run():
+        action = planned.action
+        actions[action.stage].append(planned)
+        if planned.message is not None:
+            assert planned.message == len(messages)
+            target = action.stage + (1 if action.kind is Kind.FORWARD else -1)
+            messages.append(Message(str(action), action.stage, target))
+    bound = Bound(planner.contract, shape.microbatches, shape.delay)
+    kept = []
+    for subnet in itertools.islice(subnets, shape.subnets):
+        bound.add(subnet)
+        kept.append(PlannedSubnet(subnet.layers, planner.partition(subnet)))
+    return Plan(
+        contract=planner.contract,
+        stages=shape.stages,
+        segments=shape.segments,
+        microbatches=shape.microbatches,
+        delay=shape.delay,
+        subnets=tuple(kept),
+        actions=tuple(tuple(row) for row in actions),
+        messages=tuple(messages),
+        bound=bound.value(shape.stages),
+        executor=executor,
+    )

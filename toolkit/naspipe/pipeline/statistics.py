@@ -1,0 +1,128 @@
+"""What a plan holds in memory: activations and layer versions, at their peak on each stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from naspipe.pipeline.action import Action, Kind
+from naspipe.pipeline.plan import Plan
+
+
+@dataclass(frozen=True)
+class StageStatistics:
+    """What one stage holds and does.
+
+    Attributes:
+        busy: Ticks in which it works.
+        activations: Blocks whose forward has started and whose backward has not ended, counted once for
+            each unit, at the peak.
+        versions: Versions of always-active layers beyond one each that must be kept for later reads, and
+            of any layer beyond one that subnets in flight have read, at the peak.
+        moves: Blocks of subnets that do not run on the stage where most subnets run them.
+    """
+
+    busy: int
+    activations: int
+    versions: int
+    moves: int
+
+
+def stage_statistics(plan: Plan) -> list[StageStatistics]:
+    """Return the statistics of every stage."""
+    versions = _versions_held(plan)
+    homes = _homes(plan)
+    result = []
+    for stage, row in enumerate(plan.actions):
+        held = peak = moves = 0
+        for planned in row:
+            blocks = planned.end_block - planned.first_block
+            if planned.action.kind is Kind.FORWARD:
+                held += blocks
+                peak = max(peak, held)
+                if not planned.action.microbatch:
+                    moves += sum(
+                        homes[block] != stage for block in range(planned.first_block, planned.end_block)
+                    )
+            elif planned.action.kind is Kind.BACKWARD:
+                held -= blocks
+        busy = sum(planned.end - planned.start for planned in row)
+        result.append(StageStatistics(busy, peak, versions[stage], moves))
+    return result
+
+
+def _homes(plan: Plan) -> list[int]:
+    """Return for every block the stage that runs it for most subnets; the lower one of equals."""
+    blocks = len(plan.subnets[0].layers) if plan.subnets else 0
+    counts = [[0] * plan.stages for _ in range(blocks)]
+    for subnet in plan.subnets:
+        for part, start in enumerate(subnet.cuts[:-1]):
+            for block in range(start, subnet.cuts[part + 1]):
+                counts[block][part // plan.segments] += 1
+    return [row.index(max(row)) for row in counts]
+
+
+class _LayerVersions:
+    """The versions of one layer that somebody still needs, as the runtime keeps them."""
+
+    def __init__(self, delay: int | None) -> None:
+        self.delay = delay
+        self.version = 0
+        self.early: set[int] = set()
+        self.unread: dict[int, int] = {}
+        self.readers: dict[int, int] = {}
+        self.read_by: dict[int, int] = {}
+
+    def read(self, subnet: int) -> None:
+        version = self.version if self.delay is None else max(0, subnet - self.delay)
+        if self.delay is not None:
+            self.unread[version] = self._left(version) - 1
+        self.readers[version] = self.readers.get(version, 0) + 1
+        self.read_by[subnet] = version
+
+    def update(self, subnet: int) -> None:
+        version = self.read_by.pop(subnet)
+        self.readers[version] -= 1
+        if not self.readers[version]:
+            del self.readers[version]
+        self.early.add(subnet)
+        while (self.version in self.early) if self.delay is not None else self.early:
+            self.early.discard(self.version if self.delay is not None else subnet)
+            self.version += 1
+
+    def _left(self, version: int) -> int:
+        assert self.delay is not None
+        return self.unread.get(version, self.delay + 1 if version == 0 else 1)
+
+    def held(self) -> int:
+        """Return the versions beyond the current one."""
+        needed = {version for version in self.readers if version != self.version}
+        if self.delay is not None:
+            first = max(0, self.version - self.delay)
+            needed.update(v for v in range(first, self.version) if self._left(v) > 0)
+            self.unread = {v: left for v, left in self.unread.items() if v >= first}
+        return len(needed)
+
+
+def _versions_held(plan: Plan) -> list[int]:
+    """Return the peak of additional versions on each stage."""
+    layers: dict[tuple[int, str], _LayerVersions] = {}
+    held = [0] * plan.stages
+    peaks = [0] * plan.stages
+    read: set[Action] = set()
+    for planned in plan.in_time():
+        action = planned.action
+        first = action._replace(kind=Kind.FORWARD, microbatch=0)
+        reads = action.kind is Kind.FORWARD and first not in read
+        if not reads and action.kind is not Kind.UPDATE:
+            continue
+        read.add(first)
+        for block in range(planned.first_block, planned.end_block):
+            for name, strict in plan.subnets[action.subnet].layers[block]:
+                key = (block, name)
+                if key not in layers:
+                    layers[key] = _LayerVersions(None if strict else plan.delay)
+                before = layers[key].held()
+                layers[key].read(action.subnet) if reads else layers[key].update(action.subnet)
+                held[action.stage] += layers[key].held() - before
+        peaks[action.stage] = max(peaks[action.stage], held[action.stage])
+    return peaks

@@ -1,0 +1,239 @@
+"""The validator: judges a plan by its order alone, independently of the planner.
+
+``find_violations`` returns everything that is wrong: of the form that every plan must have (this module), and
+of the contract that the plan claims (``pipeline/versions.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from naspipe.pipeline.action import Action, Kind
+from naspipe.pipeline.plan import Plan
+
+CONTEXT = 3
+"""Actions shown before and after an offending one."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One thing that a plan must not do.
+
+    Attributes:
+        rule: ``action``, ``order``, ``time``, ``message``, ``deadlock``, ``read`` or ``update``.
+        message: What must hold and what the plan does.
+        stage: The stage it happens on, or None.
+        place: Place of the offending action among the stage's, or None.
+        subnet: The subnet that reads or updates wrongly, for the rules ``read`` and ``update``.
+        other: The subnet whose update is missing or too early, for these rules.
+        block: The block of the layer, for these rules.
+        layer: Name of the layer, for these rules.
+        version: The version that is read or updated, for these rules.
+        due: The version that is due, for these rules.
+    """
+
+    rule: str
+    message: str
+    stage: int | None = None
+    place: int | None = None
+    subnet: int | None = None
+    other: int | None = None
+    block: int | None = None
+    layer: str | None = None
+    version: int | None = None
+    due: int | None = None
+
+
+def find_violations(plan: Plan) -> list[Violation]:
+    """Return everything that is wrong with a plan; an empty list means that it keeps its contract."""
+    from naspipe.pipeline.versions import find_version_violations
+
+    index = PlanIndex(plan)
+    return [
+        *index.violations,
+        *_missing(index),
+        *_wrong_order(index),
+        *_wrong_times(index),
+        *_wrong_messages(index),
+        *find_version_violations(index),
+    ]
+
+
+def explain(plan: Plan, violation: Violation) -> str:
+    """Return a violation with the actions around the offending one, which is marked."""
+    if violation.stage is None or violation.place is None:
+        return f"{violation.rule}: {violation.message}"
+    row = plan.actions[violation.stage]
+    first = max(0, violation.place - CONTEXT)
+    shown = [
+        f">>{planned.action}<<" if place == violation.place else str(planned.action)
+        for place, planned in enumerate(row[first : violation.place + CONTEXT + 1], start=first)
+    ]
+    before = "... " if first else ""
+    after = " ..." if violation.place + CONTEXT + 1 < len(row) else ""
+    return (
+        f"{violation.rule}: {violation.message}\n    stage {violation.stage}: {before}{' '.join(shown)}{after}"
+    )
+
+
+class PlanIndex:
+    """Where each action of a plan stands.
+
+    Attributes:
+        plan: The plan.
+        places: Stage and place of each action that belongs to the plan, at its first occurrence.
+        violations: Actions that do not belong to it, or occur again.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parts = plan.stages * plan.segments
+        self.places: dict[Action, tuple[int, int]] = {}
+        self.violations: list[Violation] = []
+        for stage, row in enumerate(plan.actions):
+            for place, planned in enumerate(row):
+                problem = self._problem(stage, planned.action, planned.first_block, planned.end_block)
+                if planned.action in self.places:
+                    first = self.places[planned.action]
+                    problem = f"{planned.action} must occur once, but stands at place {first[1]} already"
+                if problem:
+                    self.violations.append(Violation("action", problem + ".", stage, place))
+                else:
+                    self.places[planned.action] = (stage, place)
+
+    def _problem(self, stage: int, action: Action, first: int, end: int) -> str:
+        plan = self.plan
+        if action.stage != stage:
+            return f"{action} must stand on stage {action.stage}, but stands on stage {stage}"
+        if action.subnet >= len(plan.subnets):
+            return f"{action} must be of one of the {len(plan.subnets)} subnets, but there is no {action.subnet}"
+        if action.microbatch >= plan.microbatches:
+            return f"{action} must be of one of the {plan.microbatches} micro-batches"
+        if action.segment >= plan.segments:
+            return f"{action} must be of one of the {plan.segments} segments of its stage"
+        part = self.part(action)
+        cuts = plan.subnets[action.subnet].cuts[part : part + 2]
+        if (first, end) != cuts:
+            return f"{action} must run blocks {cuts[0]} to {cuts[1] - 1}, but runs {first} to {end - 1}"
+        return ""
+
+    def part(self, action: Action) -> int:
+        """Return the part that an action runs on."""
+        return action.stage * self.plan.segments + action.segment
+
+    def action(self, part: int, kind: Kind, subnet: int, microbatch: int = 0) -> Action:
+        """Return the action of a part."""
+        stage, segment = divmod(part, self.plan.segments)
+        return Action(stage, kind, subnet, microbatch, segment)
+
+    def source(self, action: Action) -> Action | None:
+        """Return the action of another part whose result this one needs, or None."""
+        part = self.part(action)
+        if action.kind is Kind.FORWARD and part:
+            return self.action(part - 1, Kind.FORWARD, action.subnet, action.microbatch)
+        if action.kind is Kind.BACKWARD and part + 1 < self.parts:
+            return self.action(part + 1, Kind.BACKWARD, action.subnet, action.microbatch)
+        return None
+
+    def expected(self) -> Iterator[Action]:
+        """Yield every action that the plan must have."""
+        for subnet in range(len(self.plan.subnets)):
+            for part in range(self.parts):
+                for microbatch in range(self.plan.microbatches):
+                    yield self.action(part, Kind.FORWARD, subnet, microbatch)
+                    yield self.action(part, Kind.BACKWARD, subnet, microbatch)
+                yield self.action(part, Kind.UPDATE, subnet)
+
+
+def _missing(index: PlanIndex) -> Iterator[Violation]:
+    for action in index.expected():
+        if action not in index.places:
+            yield Violation("action", f"{action} must occur once, but is missing.", action.stage)
+
+
+def _wrong_order(index: PlanIndex) -> Iterator[Violation]:
+    """Check what must come first on the same stage: F before B before U, micro-batches, segments."""
+    for action, (stage, place) in index.places.items():
+        part = index.part(action)
+        before: list[Action] = []
+        if action.kind is Kind.BACKWARD:
+            before.append(action._replace(kind=Kind.FORWARD))
+            if action.microbatch:
+                before.append(action._replace(microbatch=action.microbatch - 1))
+        elif action.kind is Kind.UPDATE:
+            last = index.plan.microbatches - 1
+            before.append(index.action(part, Kind.BACKWARD, action.subnet, last))
+        source = index.source(action)
+        if source is not None and source.stage == stage:
+            before.append(source)
+        for other in before:
+            if other in index.places and index.places[other][1] > place:
+                yield Violation("order", f"{other} must come before {action}, but comes after it.", stage, place)
+
+
+def _wrong_times(index: PlanIndex) -> Iterator[Violation]:
+    plan = index.plan
+    for stage, row in enumerate(plan.actions):
+        free = 0
+        for place, planned in enumerate(row):
+            if planned.end < planned.start:
+                message = f"{planned.action} must not end before it starts, at {planned.start}."
+                yield Violation("time", message, stage, place)
+            if planned.start < free:
+                message = (
+                    f"{planned.action} must not start before the action in front of it has ended, at tick "
+                    f"{free}, but starts at {planned.start}."
+                )
+                yield Violation("time", message, stage, place)
+            free = max(free, planned.end)
+    for action, (stage, place) in index.places.items():
+        source = index.source(action)
+        if source in index.places and source is not None:
+            other_stage, other_place = index.places[source]
+            end = plan.actions[other_stage][other_place].end
+            start = plan.actions[stage][place].start
+            if start < end:
+                message = f"{action} must not start before {source} has ended, at tick {end}, but starts at {start}."
+                yield Violation("time", message, stage, place)
+
+
+def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
+    """Check that each result that leaves its stage has one message, in an order that cannot deadlock."""
+    numbers: dict[Action, int] = {}
+    wanted = {}
+    for action, (stage, place) in index.places.items():
+        source = index.source(action)
+        if source is not None and source.stage != stage:
+            wanted[str(source)] = (source, source.stage, stage, place)
+    for number, message in enumerate(index.plan.messages):
+        if message.action not in wanted:
+            text = f"message {number} carries {message.action}, which no other stage needs, or carries it again."
+            yield Violation("message", text)
+            continue
+        source, from_stage, to_stage, place = wanted.pop(message.action)
+        if (message.source, message.target) != (from_stage, to_stage):
+            text = (
+                f"message {number} must carry {source} from stage {from_stage} to {to_stage}, but goes from "
+                f"{message.source} to {message.target}."
+            )
+            yield Violation("message", text, to_stage, place)
+        numbers[source] = number
+    for source, from_stage, to_stage, place in wanted.values():
+        text = f"a message must carry {source} from stage {from_stage} to {to_stage}, but there is none."
+        yield Violation("message", text, to_stage, place)
+    for stage, row in enumerate(index.plan.actions):
+        highest = -1
+        for place, planned in enumerate(row):
+            source = index.source(planned.action) if planned.action in index.places else None
+            received = numbers.get(source, -1) if source is not None and source.stage != stage else -1
+            sent = numbers.get(planned.action)
+            if sent is None:
+                continue
+            if sent < highest or sent < received:
+                text = (
+                    f"message {sent} of {planned.action} must have a higher number than what its stage sent and "
+                    f"what the action received before, up to {max(highest, received)}."
+                )
+                yield Violation("message", text, stage, place)
+            highest = max(highest, sent)
