@@ -94,7 +94,6 @@ search:
         ("sampler={name: spaced, distance: 3}", "at most the options of a decision less two, but is 3"),
         ("sampler={name: spaced}", "sampler.distance: must be given, but is missing"),
         ("sampler={name: spaced, distance: 1.5}", "sampler.distance: must be a valid integer"),
-        ("executor.stages=2", "executor.stages: must be 1, but is 2"),
         ("executor.options.x=1", "executor.options.x: unknown key"),
         ("training.clip_norm=0", "must be greater than 0, but got 0"),
         ("training.schedule.name=step", "must be 'constant', 'linear' or 'cosine', but got 'step'"),

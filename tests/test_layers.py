@@ -19,7 +19,9 @@ def make(strict: bool, delay: int, name: str = "SGD") -> tuple[Layer, nn.Paramet
             return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
         return torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.1)
 
-    return Layer(LayerParameters(0, "a", strict, {"w": parameter}), optimizer, delay=delay), parameter
+    return Layer(
+        LayerParameters(0, "a", strict, {"w": parameter}), optimizer, delay=None if strict else delay
+    ), parameter
 
 
 def backward(reading: Reading, subnet: int) -> None:

@@ -190,6 +190,30 @@ def test_training_twice_gives_the_same_bits_and_leaves_torch_as_it_was() -> None
     assert digest(other) != digest(one)
 
 
+@pytest.mark.parametrize("microbatches", [1, 3])
+@pytest.mark.parametrize("delay", [0, 3])
+def test_every_executor_that_equals_sequential_training_does_on_one_stage(
+    microbatches: int, delay: int
+) -> None:
+    training = {**TINY["training"], "microbatches": microbatches, "delay": delay}
+    expected, records, _ = train({"training": training})
+    for executor in ("csp", "gpipe", "one_f_one_b"):
+        supernet, again, _ = train({"training": training, "executor": {"name": executor}})
+        assert digest(supernet) == digest(expected), executor
+        assert again == records
+
+
+def test_a_bulk_reads_the_weights_of_its_start() -> None:
+    training = {key: value for key, value in TINY["training"].items() if key != "delay"}
+    bulk = {"training": training, "executor": {"name": "gpipe", "options": {"bulk": 4}}}
+    supernet, records, _ = train(bulk)
+    single, first, _ = train({"training": {**training, "delay": 0}})
+    assert records[0] == first[0]
+    assert records[1].loss != first[1].loss
+    assert digest(supernet) != digest(single)
+    assert [record.index for record in records] == list(range(30))
+
+
 def test_every_setting_that_may_change_a_result_does() -> None:
     base = digest(train({})[0])
     for change in ({"delay": 0}, {"microbatches": 2}, {"clip_norm": 0.01}, {"batch_size": 12}):

@@ -68,7 +68,7 @@ class SpacedSampler(Sampler):
                 NaspipeWarning,
                 stacklevel=2,
             )
-        # For every decision what each of the last subnets chose, oldest first; NOTHING where it did not exist.
+        # For every decision what each of the last subnets chose, oldest first.
         self._recent: list[list[int]] = [[] for _ in space.decisions]
 
     def draw(self, index: int) -> Architecture:

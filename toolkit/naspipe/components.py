@@ -22,7 +22,7 @@ from naspipe.config.resolve import (
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import Key, Source, path_text
 from naspipe.errors import ConfigError, InputError, Problem
-from naspipe.executors.executor import Executor
+from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.keys import keyed_random
 from naspipe.search.objective import Objective, find_objectives
 from naspipe.search.sampler import Sampler
@@ -121,7 +121,8 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
         )
     if strategy is not None:
         builder.attempt(("search", "budget", "trials"), lambda: _check_budget(config, strategy))
-    builder.attempt(("executor", "stages"), lambda: _check_stages(config))
+    if executor is not None:
+        builder.attempt(("training", "delay"), lambda: _check_delay(config, executor))
     builder.attempt(("training", "device"), lambda: check_device(config.training.device))
     if builder.problems:
         raise ConfigError(builder.problems)
@@ -177,9 +178,12 @@ def _check_budget(config: RunConfig, strategy: Strategy) -> None:
         )
 
 
-def _check_stages(config: RunConfig) -> None:
-    if config.executor.stages != 1:
+def _check_delay(config: RunConfig, executor: Executor) -> None:
+    training, section = config.training, config.executor
+    shape = PipelineShape(section.stages, training.microbatches, training.subnets, section.segments)
+    contract = executor.contract(shape)
+    if training.delay is not None and not contract.allows_delay:
         raise InputError(
-            f"must be 1, but is {config.executor.stages}: the only executor of this version is "
-            "'sequential', which runs in one process."
+            f"must not be set, but is {training.delay}: executor {section.name!r} keeps the contract {contract}, "
+            "which governs all layers. Set training.delay=null."
         )

@@ -21,7 +21,11 @@ from naspipe.config.parameters import (
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import Key, Source, apply_overrides, path_text, read_file
 from naspipe.errors import ConfigError, NaspipeWarning, PluginError, Problem
+from naspipe.executors import PipelineShape
 from naspipe.suggestions import listing, nearest
+
+DEFAULT_DELAY = 8
+"""The delay of always-active layers where a configuration sets none."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,17 @@ def resolve(source: Source) -> RunConfig:
             target = target[part]
         # A section with parameters beside its name is replaced, so that no key is left behind.
         target[key[-1]] = {**target[key[-1]], **section} if key == EXECUTOR.key else section
+    if result["training"]["delay"] is None:
+        result["training"]["delay"] = _default_delay(result["executor"])
     return RunConfig.model_validate_json(json.dumps(result))
+
+
+def _default_delay(section: dict[str, Any]) -> int | None:
+    """Return the delay where none is set: a fixed number, or None where the contract has no delay."""
+    cls = registry.executors.get(section["name"])
+    executor = cls(**plugin_arguments(cls, section["options"]))
+    shape = PipelineShape(section["stages"], microbatches=1, subnets=1)
+    return DEFAULT_DELAY if executor.contract(shape).allows_delay else None
 
 
 def _section(tree: Mapping[str, Any], key: tuple[str, ...]) -> dict[str, Any] | None:

@@ -64,8 +64,10 @@ class TrainingConfig(OptimizationConfig):
         default=2000, description="Subnets to train; subnet y is trained on batch y."
     )
     microbatches: PositiveInt = Field(default=1, description="Parts a batch is cut into.")
-    delay: NaturalInt = Field(
-        default=8, description="Updates that reads of always-active layers lag behind; 0 is strict order."
+    delay: NaturalInt | None = Field(
+        default=None,
+        description="Updates that reads of always-active layers lag behind; 0 is strict order. By default 8, "
+        "or null where the executor's contract governs all layers.",
     )
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Largest gradient norm of a layer, or null: no clipping."
@@ -79,6 +81,17 @@ class ExecutorConfig(Section):
 
     name: str = Field(default="sequential", description="A registered executor, or a reference to one.")
     stages: PositiveInt = Field(default=1, description="Pipeline stages.")
+    segments: PositiveInt = Field(default=1, description="Segments in which a stage runs its blocks.")
+    partition: Literal["static", "balanced"] | list[PositiveInt] = Field(
+        default="static",
+        description="Blocks of each stage: balanced for the expected cost, for each subnet, or as given.",
+    )
+    costs: str = Field(
+        default="uniform", description="What blocks cost in the plan: uniform, flops, or a table's file."
+    )
+    window: PositiveInt | None = Field(
+        default=None, description="Subnets in flight at most, or null: the executor says."
+    )
     options: dict[str, Any] = Field(default={}, description="The executor's own parameters.")
 
 

@@ -127,7 +127,7 @@ class Flight:
         self._predecessors.clear()
 
     def forward_chain(self, part: int) -> tuple[int, int]:
-        """Return the longest causal chain from the start of a part's forward on, and what of it is its own."""
+        """Return the longest causal chain from the start of a part's forward on, and what is its own."""
         forward = self.costs.forward_from[self.cuts[part]]
         return forward + self.tail, forward + self.costs.backward_below[-1]
 

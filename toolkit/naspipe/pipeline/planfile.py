@@ -173,8 +173,8 @@ def _wrong_cuts(file: _File, path: str) -> list[Problem]:
         cuts, blocks = subnet.cuts, len(subnet.layers)
         if len(cuts) != parts + 1 or cuts[0] != 0 or cuts[-1] != blocks or sorted(set(cuts)) != cuts:
             message = (
-                f"must cut its {blocks} blocks into {parts} parts (stages * segments), none of them empty, as "
-                f"{parts + 1} rising numbers from 0 to {blocks}, but is {cuts!r}."
+                f"must cut its {blocks} blocks into {parts} parts (stages * segments), none of them empty, "
+                f"as {parts + 1} rising numbers from 0 to {blocks}, but is {cuts!r}."
             )
             problems.append(Problem(f"subnets[{index}].cuts", message, path))
     return problems
@@ -195,5 +195,3 @@ def _message(detail: Any) -> str:
     text = str(detail["msg"]).replace("Input should be", "must be")
     shown = repr(detail["input"])
     return f"{text}, but got {shown if len(shown) < 80 else shown[:76] + ' ...'}."
-
-

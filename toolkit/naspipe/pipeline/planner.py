@@ -98,7 +98,9 @@ class Planner:
         self._changed: list[int] = []
         self._is_changed = [False] * shape.stages
         self._waiting_updates: dict[tuple[int, int], list[Flight]] = {}
-        self._views = [StageView(stage, shape, self._chain, self._work_per_stage) for stage in range(shape.stages)]
+        self._views = [
+            StageView(stage, shape, self._chain, self._work_per_stage) for stage in range(shape.stages)
+        ]
         self._out: list[PlannedAction] = []
         self._messages = 0
         self._work = 0
@@ -312,7 +314,9 @@ class Planner:
         due = self._due_updates[stage]
         while due and not due[0][0].costs.update[due[0][1]]:
             flight, part = due.pop(0)
-            self._start(Action(stage, _U, flight.index, 0, part % self.shape.segments), flight, part, now, now)
+            self._start(
+                Action(stage, _U, flight.index, 0, part % self.shape.segments), flight, part, now, now
+            )
             self._end_update(flight, part)
 
     def _dispatch(self, stage: int, now: int) -> None:
@@ -379,8 +383,8 @@ class Planner:
     def _refuse_choice(self, chosen: object, stage: int, now: int) -> NaspipeError:
         ready = ", ".join(map(str, self._ready[stage]))
         return NaspipeError(
-            f"executor {type(self._executor).__name__} must choose a ready action of stage {stage}, or None, but "
-            f"at tick {now} it chose {chosen}. Ready: {ready}."
+            f"executor {type(self._executor).__name__} must choose a ready action of stage {stage}, or None, "
+            f"but at tick {now} it chose {chosen}. Ready: {ready}."
         )
 
     def _refuse_to_wait(self, now: int) -> NaspipeError:
@@ -404,6 +408,6 @@ def _check(executor: Executor, shape: PipelineShape, contract: Contract) -> None
         )
     if shape.delay is not None and not contract.allows_delay:
         raise InputError(
-            f"a delay belongs to the contracts causal and flush(1), but executor {name} keeps {contract}, which "
-            f"governs all layers, and delay is {shape.delay}. Set no delay."
+            f"a delay belongs to the contracts causal and flush(1), but executor {name} keeps {contract}, "
+            f"which governs all layers, and delay is {shape.delay}. Set no delay."
         )

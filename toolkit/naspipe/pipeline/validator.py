@@ -72,9 +72,8 @@ def explain(plan: Plan, violation: Violation) -> str:
     ]
     before = "... " if first else ""
     after = " ..." if violation.place + CONTEXT + 1 < len(row) else ""
-    return (
-        f"{violation.rule}: {violation.message}\n    stage {violation.stage}: {before}{' '.join(shown)}{after}"
-    )
+    actions = f"{before}{' '.join(shown)}{after}"
+    return f"{violation.rule}: {violation.message}\n    stage {violation.stage}: {actions}"
 
 
 class PlanIndex:
@@ -107,7 +106,9 @@ class PlanIndex:
         if action.stage != stage:
             return f"{action} must stand on stage {action.stage}, but stands on stage {stage}"
         if action.subnet >= len(plan.subnets):
-            return f"{action} must be of one of the {len(plan.subnets)} subnets, but there is no {action.subnet}"
+            return (
+                f"{action} must be of one of the {len(plan.subnets)} subnets, but there is no {action.subnet}"
+            )
         if action.microbatch >= plan.microbatches:
             return f"{action} must be of one of the {plan.microbatches} micro-batches"
         if action.segment >= plan.segments:
@@ -169,7 +170,9 @@ def _wrong_order(index: PlanIndex) -> Iterator[Violation]:
             before.append(source)
         for other in before:
             if other in index.places and index.places[other][1] > place:
-                yield Violation("order", f"{other} must come before {action}, but comes after it.", stage, place)
+                yield Violation(
+                    "order", f"{other} must come before {action}, but comes after it.", stage, place
+                )
 
 
 def _wrong_times(index: PlanIndex) -> Iterator[Violation]:
@@ -208,7 +211,9 @@ def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
             wanted[str(source)] = (source, source.stage, stage, place)
     for number, message in enumerate(index.plan.messages):
         if message.action not in wanted:
-            text = f"message {number} carries {message.action}, which no other stage needs, or carries it again."
+            text = (
+                f"message {number} carries {message.action}, which no other stage needs, or carries it again."
+            )
             yield Violation("message", text)
             continue
         source, from_stage, to_stage, place = wanted.pop(message.action)
@@ -232,8 +237,8 @@ def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
                 continue
             if sent < highest or sent < received:
                 text = (
-                    f"message {sent} of {planned.action} must have a higher number than what its stage sent and "
-                    f"what the action received before, up to {max(highest, received)}."
+                    f"message {sent} of {planned.action} must have a higher number than what its stage sent "
+                    f"and what the action received before, up to {max(highest, received)}."
                 )
                 yield Violation("message", text, stage, place)
             highest = max(highest, sent)

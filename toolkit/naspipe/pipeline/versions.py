@@ -82,7 +82,8 @@ def run_order(index: PlanIndex) -> Iterator[tuple[int, int] | Violation]:
             advance(other)
     for source, stages in waiting.items():
         for stage in stages:
-            text = f"{rows[stage][places[stage]].action} waits for {source}, which waits in turn: nothing can go on."
+            action = rows[stage][places[stage]].action
+            text = f"{action} waits for {source}, which waits in turn: nothing can go on."
             yield Violation("deadlock", text, stage, places[stage])
 
 
@@ -129,8 +130,8 @@ class _Judge:
             block, name = key
             yield Violation(
                 "read",
-                f"{action} reads layer {name!r} of block {block} at version {version}, but version {due} is due "
-                f"under {self._contract}: the update of subnet {other} {what}.",
+                f"{action} reads layer {name!r} of block {block} at version {version}, but version {due} is "
+                f"due under {self._contract}: the update of subnet {other} {what}.",
                 action.stage, place, subnet, other, block, name, version, due,
             )  # fmt: skip
 
@@ -154,7 +155,7 @@ class _Judge:
                 block, name = key
                 yield Violation(
                     "update",
-                    f"{action} updates layer {name!r} of block {block} at version {version}, but version {due} is "
-                    f"due: updates follow the order of subnets, and that of subnet {other} is out of turn.",
+                    f"{action} updates layer {name!r} of block {block} at version {version}, but version {due} "
+                    f"is due: updates follow the order of subnets, and that of subnet {other} is out of turn.",
                     action.stage, place, subnet, other, block, name, version, due,
                 )  # fmt: skip

@@ -14,7 +14,7 @@ from naspipe.components import Components, as_config, build_components
 from naspipe.config.resolve import resolve_file
 from naspipe.config.schema import RunConfig
 from naspipe.environment import describe_environment
-from naspipe.errors import RunError, RunFolderError
+from naspipe.errors import InputError, RunError, RunFolderError
 from naspipe.files import (
     JsonLines,
     digest_tensors,
@@ -81,6 +81,7 @@ class Run:
             RunFolderError: The folder exists.
         """
         resolved = as_config(config)
+        _refuse_stages(resolved)
         name = f"{_word(resolved.space.name)}-{_word(resolved.task.name)}"
         # Before the folder is made, so that missing data or a broken space leaves nothing behind.
         components = build_components(resolved)
@@ -145,6 +146,7 @@ class Run:
             TrainingError: It cannot go on.
         """
         self.folder.refuse(self.folder.supernet, "a trained supernet")
+        _refuse_stages(self.config)
         self.folder.refuse(self.folder.training_metrics, "the log of a training that was broken off")
         config = self.config
         components = build_components(config)
@@ -159,6 +161,7 @@ class Run:
                 components.executor,
                 config.training,
                 config.seed,
+                config.executor.window,
             )
             with JsonLines(self.folder.training_metrics) as log:
 
@@ -380,6 +383,20 @@ def run(
     new = Run.create(config, out, watch)
     new.train().search().retrain().report()
     return new
+
+
+def _refuse_stages(config: RunConfig) -> None:
+    """Refuse what can be planned but not run yet.
+
+    Raises:
+        InputError: More than one stage, or segments.
+    """
+    section = config.executor
+    if section.stages > 1 or section.segments > 1:
+        raise InputError(
+            f"training runs on one stage in one segment so far, but executor.stages is {section.stages} and "
+            f"executor.segments is {section.segments}. `naspipe plan` shows the schedule; to train, set both to 1."
+        )
 
 
 def _load_state(module: nn.Module, path: Path) -> None:

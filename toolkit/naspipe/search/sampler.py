@@ -35,6 +35,7 @@ class Sampler(ABC):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over the state of another sampler; call it after ``start`` with the same space and seed."""
+        assert not state, "a sampler with a state must restore it"
 
     @abstractmethod
     def draw(self, index: int) -> Architecture:

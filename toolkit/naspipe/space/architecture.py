@@ -64,6 +64,11 @@ class Architecture(Mapping[str, Option]):
     def __contains__(self, decision: object) -> bool:
         return decision in self._decisions
 
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The options alone, in the order of decisions."""
+        return self._options
+
     def get(self, decision: str, default: Any = None) -> Any:
         """Return the option chosen for ``decision``, or ``default`` where it does not exist."""
         # Mapping's own would wait for a KeyError.

@@ -41,7 +41,7 @@ class Layer:
         parameters: LayerParameters,
         make_optimizer: MakeOptimizer,
         *,
-        delay: int = 0,
+        delay: int | None = None,
         clip_norm: float | None = None,
     ) -> None:
         """Take charge of a layer's parameters.
@@ -49,7 +49,8 @@ class Layer:
         Args:
             parameters: What it owns. Nothing else may change them from now on.
             make_optimizer: Makes the layer's optimizer at its first update.
-            delay: Of an always-active layer: subnet y reads version max(0, y - delay).
+            delay: Of an always-active layer: subnet y reads version max(0, y - delay). None for a strict
+                layer, and where the contract governs all layers: a subnet reads the version there is.
             clip_norm: Largest norm of an update's gradient, or None.
         """
         self.spec = parameters
@@ -89,7 +90,7 @@ class Layer:
 
         Call it once per subnet; ``update`` ends the reading.
         """
-        if self.spec.strict:
+        if self._delay is None:
             version = self.version
         else:
             version = max(0, subnet - self._delay)
@@ -102,7 +103,7 @@ class Layer:
             raise AssertionError(
                 f"subnet {subnet} is due version {version} of {self.spec}, which is at {self.version}"
             )
-        if not self.spec.strict and self._unread[version] == 0:
+        if self._delay is not None and self._unread[version] == 0:
             self._kept.pop(version, None)
         self._readers[version] = self._readers.get(version, 0) + 1
         return Reading(
@@ -114,11 +115,13 @@ class Layer:
         )
 
     def _reads_left(self, version: int) -> int:
-        """Return how many subnets are still to read a version of an always-active layer."""
+        """Return how many subnets are still to read a version, as far as the delay tells."""
+        if self._delay is None:
+            return 0
         return self._unread.get(version, self._delay + 1 if version == 0 else 1)
 
     def update(self, subnet: int, reading: Reading, lr: float) -> None:
-        """Apply a subnet's gradients: at once, or in subnet order if the layer is always active.
+        """Apply a subnet's gradients: at once, or in subnet order if the layer has a delay.
 
         Args:
             subnet: The subnet that read.
@@ -133,7 +136,7 @@ class Layer:
             for tensor, parameter in zip(reading.tensors.values(), self._parameters, strict=True)
             if parameter.requires_grad
         ]
-        if self.spec.strict:
+        if self._delay is None:
             self._step(gradients, lr)
             return
         self._pending[subnet] = (gradients, lr)
@@ -160,7 +163,7 @@ class Layer:
 
     def _detach_readers(self) -> None:
         """Leave the current storage to whoever needs it and go on with a copy."""
-        unread = not self.spec.strict and self._reads_left(self.version) > 0
+        unread = self._reads_left(self.version) > 0
         if unread:
             self._kept[self.version] = [parameter.detach() for parameter in self._parameters]
         else:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from naspipe.config.schema import TrainingConfig
 from naspipe.errors import InputError, TrainingError
-from naspipe.executors.executor import Executor
+from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.pipeline.action import Action, Kind
-from naspipe.pipeline.planner import plan_actions
+from naspipe.pipeline.costs import CostTable
+from naspipe.pipeline.planner import Planner
+from naspipe.pipeline.subnet import SubnetShape, UsedLayer
 from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet
@@ -46,8 +49,8 @@ class _Subnet:
 
     architecture: Architecture
     uses: list[list[str]]
-    batches: list[Batch]
-    weight: float
+    batches: list[Batch] = field(default_factory=list)
+    weight: float = 0.0
     losses: list[float] = field(default_factory=list)
 
 
@@ -63,6 +66,7 @@ class SupernetTrainer:
         executor: Executor,
         config: TrainingConfig,
         seed: int,
+        window: int | None = None,
     ) -> None:
         """Prepare the training; nothing is computed yet.
 
@@ -74,6 +78,7 @@ class SupernetTrainer:
             executor: Says which action comes next.
             config: The settings.
             seed: The run's seed.
+            window: Subnets in flight at most, or None: the executor says.
 
         Raises:
             InputError: A batch would have fewer samples than micro-batches.
@@ -90,7 +95,6 @@ class SupernetTrainer:
         self._supernet = supernet.to(config.device).train()
         self._task = task
         self._sampler = sampler
-        self._executor = executor
         self._config = config
         self._optimizers = OptimizerFactory(config.optimizer)
         self.layers = [
@@ -98,7 +102,7 @@ class SupernetTrainer:
                 spec.name: Layer(
                     spec,
                     self._optimizers,
-                    delay=0 if spec.strict else config.delay,
+                    delay=None if spec.strict else config.delay,
                     clip_norm=config.clip_norm,
                 )
                 for spec in specs.values()
@@ -107,6 +111,17 @@ class SupernetTrainer:
         ]
         self._stage = Stage(list(supernet), self.layers, seed)
         self._subnets: dict[int, _Subnet] = {}
+        always_active = [layer.block for layer in supernet.layers() if not layer.strict]
+        shape = PipelineShape(
+            stages=1,
+            microbatches=config.microbatches,
+            subnets=config.subnets,
+            delay=config.delay if always_active else None,
+        )
+        cuts = (0, len(supernet))
+        self._planner = Planner(
+            executor, shape, self._admit(), lambda subnet: cuts, always_active=always_active, window=window
+        )
 
     def run(self, on_subnet: Callable[[SubnetRecord], None]) -> None:
         """Train all subnets.
@@ -117,38 +132,41 @@ class SupernetTrainer:
         Raises:
             TrainingError: A loss was not finite, or a block failed.
         """
-        config = self._config
-        for action in plan_actions(self._executor, config.subnets, config.microbatches):
+        # Subnets may end out of order; whoever listens gets them in order.
+        ended: dict[int, SubnetRecord] = {}
+        reported = 0
+        for planned in self._planner.run():
+            action = planned.action
             try:
-                record = self._perform(action)
+                self._perform(action, ended)
             except TrainingError as error:
                 raise TrainingError(f"{self._where(action)}: {error}") from error
             except Exception as error:
                 raise TrainingError(
                     f"{self._where(action)} failed: {type(error).__name__}: {error}"
                 ) from error
-            if record is not None:
-                on_subnet(record)
+            while reported in ended:
+                on_subnet(ended.pop(reported))
+                reported += 1
 
     def _where(self, action: Action) -> str:
         subnet = self._subnets.get(action.subnet)
         text = self._supernet.space.format(subnet.architecture) if subnet else "not drawn yet"
         return f"supernet training, action {action}, subnet {action.subnet} ({text})"
 
-    def _perform(self, action: Action) -> SubnetRecord | None:
+    def _perform(self, action: Action, ended: dict[int, SubnetRecord]) -> None:
         index, part = action.subnet, action.microbatch
         if action.kind is Kind.FORWARD:
             self._forward(index, part)
         elif action.kind is Kind.BACKWARD:
             self._stage.backward(index, part)
         else:
-            return self._update(index)
-        return None
+            ended[index] = self._update(index)
 
     def _forward(self, index: int, part: int) -> None:
-        subnet = self._subnets.get(index)
-        if subnet is None:
-            subnet = self._subnets[index] = self._admit(index)
+        subnet = self._subnets[index]
+        if not subnet.batches:
+            self._load_batch(index, subnet)
         batch = subnet.batches[part]
         output = self._stage.forward(index, subnet.architecture, part, batch.inputs, subnet.uses)
 
@@ -163,12 +181,19 @@ class SupernetTrainer:
             )
         subnet.losses.append(value)
 
-    def _admit(self, index: int) -> _Subnet:
-        architecture = self._supernet.space.architecture(self._sampler.draw(index))
-        uses = [[layer.name for layer in used] for used in self._supernet.used_layers(architecture)]
+    def _admit(self) -> Iterator[SubnetShape]:
+        """Draw the subnets one by one, as the planner admits them."""
+        costs = CostTable.uniform(len(self._supernet))
+        for index in itertools.count():
+            architecture = self._supernet.space.architecture(self._sampler.draw(index))
+            used = self._supernet.used_layers(architecture)
+            self._subnets[index] = _Subnet(architecture, [[layer.name for layer in block] for block in used])
+            yield costs.describe([[UsedLayer(layer.name, layer.strict) for layer in block] for block in used])
+
+    def _load_batch(self, index: int, subnet: _Subnet) -> None:
         batch = move_batch(self._order.batch(index), self._config.device)
-        weight = self._task.weight(batch.targets)
-        return _Subnet(architecture, uses, split_batch(batch, self._config.microbatches), weight)
+        subnet.weight = self._task.weight(batch.targets)
+        subnet.batches = split_batch(batch, self._config.microbatches)
 
     def _update(self, index: int) -> SubnetRecord:
         config = self._config

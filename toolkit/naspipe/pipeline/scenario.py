@@ -1,0 +1,126 @@
+"""A scenario: everything that a plan depends on besides the executor and its layout."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from naspipe.executors.executor import Executor, PipelineShape
+from naspipe.pipeline.partition import Cuts, balanced_cuts, explicit_cuts, segment_cuts
+from naspipe.pipeline.plan import Plan, make_plan
+from naspipe.pipeline.planner import Planner
+from naspipe.pipeline.subnet import SubnetShape
+
+EXPECTED_DRAWS = 256
+"""Subnets whose mean cost stands for the cost expected under the sampler."""
+
+Partition = Literal["static", "balanced"] | list[int]
+"""One partition for the run, balanced for the expected cost; one for each subnet; or the stages' sizes."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a plan is laid out.
+
+    Attributes:
+        stages: Pipeline stages.
+        segments: Segments of each stage.
+        partition: Which stage runs which blocks.
+        window: Subnets in flight at most, or None: the executor says.
+        latency: Ticks that a message takes from stage to stage.
+    """
+
+    stages: int
+    segments: int = 1
+    partition: Partition = "static"
+    window: int | None = None
+    latency: int = 0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The subnets to train, as the planner sees them.
+
+    Attributes:
+        draw: Starts the sequence of subnets anew, each time the same.
+        count: Number of subnets to train.
+        microbatches: Micro-batches of each batch.
+        delay: The delay D of always-active layers; None where the contract has none.
+        always_active: The blocks that have an always-active layer.
+    """
+
+    draw: Callable[[], Iterator[SubnetShape]]
+    count: int
+    microbatches: int
+    delay: int | None
+    always_active: tuple[int, ...]
+
+    def subnets(self) -> Iterator[SubnetShape]:
+        """Yield the subnets, from the first on."""
+        return itertools.islice(self.draw(), self.count)
+
+    @cached_property
+    def expected_costs(self) -> tuple[int, ...]:
+        """Cost of each block, summed over the first subnets."""
+        drawn = [
+            [f + b for f, b in zip(subnet.forward, subnet.backward, strict=True)]
+            for subnet in itertools.islice(self.draw(), min(self.count, EXPECTED_DRAWS))
+        ]
+        return tuple(map(sum, zip(*drawn, strict=True)))
+
+    def planner(self, executor: Executor, layout: Layout) -> Planner:
+        """Return a planner that has not run yet.
+
+        Raises:
+            InputError: More stages than blocks, a partition that does not fit, or a delay or segments that
+                the executor does not support.
+        """
+        shape = PipelineShape(
+            layout.stages,
+            self.microbatches,
+            self.count,
+            layout.segments,
+            self.delay if self.always_active else None,
+        )
+        return Planner(
+            executor,
+            shape,
+            self.draw(),
+            self._partition(layout),
+            always_active=self.always_active,
+            window=layout.window,
+            latency=layout.latency,
+        )
+
+    def plan(self, executor: Executor, layout: Layout, name: str = "") -> Plan:
+        """Return the whole plan.
+
+        Args:
+            executor: Whose policy chooses.
+            layout: Stages, segments, partition and window.
+            name: What the plan calls the executor.
+
+        Raises:
+            InputError: As ``planner``.
+            NaspipeError: The policy chose an action that is not ready, or waits for ever.
+        """
+        return make_plan(self.planner(executor, layout), self.draw(), name)
+
+    def _partition(self, layout: Layout) -> Callable[[SubnetShape], Cuts]:
+        costs, stages, segments = self.expected_costs, layout.stages, layout.segments
+        if layout.partition == "balanced":
+
+            def balance(subnet: SubnetShape) -> Cuts:
+                own = [f + b for f, b in zip(subnet.forward, subnet.backward, strict=True)]
+                return segment_cuts(own, balanced_cuts(own, stages), segments)
+
+            return balance
+        if layout.partition == "static":
+            cuts = balanced_cuts(costs, stages)
+        else:
+            cuts = explicit_cuts(layout.partition, len(costs), stages)
+        fixed = segment_cuts(costs, cuts, segments)
+        return lambda subnet: fixed
