@@ -285,7 +285,9 @@ def test_a_sampler_that_draws_a_stranger_is_stopped(monkeypatch: pytest.MonkeyPa
     from naspipe_strategies.uniform import UniformSampler
 
     monkeypatch.setattr(UniformSampler, "draw", lambda self, index: Architecture({"edge": 1}))
-    with pytest.raises(TrainingError, match=r"action 0F0, subnet 0 .*has no decision 'edge'"):
+    with pytest.raises(
+        TrainingError, match=r"subnet 0: sampler UniformSampler failed: .*has no decision 'edge'"
+    ):
         train({"sampler": {"name": "uniform"}})
 
 

@@ -184,6 +184,6 @@ def _check_delay(config: RunConfig, executor: Executor) -> None:
     contract = executor.contract(shape)
     if training.delay is not None and not contract.allows_delay:
         raise InputError(
-            f"must not be set, but is {training.delay}: executor {section.name!r} keeps the contract {contract}, "
-            "which governs all layers. Set training.delay=null."
+            f"must not be set, but is {training.delay}: executor {section.name!r} keeps the contract "
+            f"{contract}, which governs all layers. Set training.delay=null."
         )

@@ -197,7 +197,9 @@ def _wrong_times(index: PlanIndex) -> Iterator[Violation]:
             end = plan.actions[other_stage][other_place].end
             start = plan.actions[stage][place].start
             if start < end:
-                message = f"{action} must not start before {source} has ended, at tick {end}, but starts at {start}."
+                message = (
+                    f"{action} must not start before {source} has ended, at {end}, but starts at {start}."
+                )
                 yield Violation("time", message, stage, place)
 
 

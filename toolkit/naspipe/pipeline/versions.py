@@ -155,7 +155,7 @@ class _Judge:
                 block, name = key
                 yield Violation(
                     "update",
-                    f"{action} updates layer {name!r} of block {block} at version {version}, but version {due} "
-                    f"is due: updates follow the order of subnets, and that of subnet {other} is out of turn.",
+                    f"{action} updates layer {name!r} of block {block} at version {version}, but version "
+                    f"{due} is due: updates follow the order of subnets, and subnet {other} is out of turn.",
                     action.stage, place, subnet, other, block, name, version, due,
                 )  # fmt: skip

@@ -395,7 +395,8 @@ def _refuse_stages(config: RunConfig) -> None:
     if section.stages > 1 or section.segments > 1:
         raise InputError(
             f"training runs on one stage in one segment so far, but executor.stages is {section.stages} and "
-            f"executor.segments is {section.segments}. `naspipe plan` shows the schedule; to train, set both to 1."
+            f"executor.segments is {section.segments}. `naspipe plan` shows the schedule; to train, set "
+            "both to 1."
         )
 
 

@@ -185,8 +185,14 @@ class SupernetTrainer:
         """Draw the subnets one by one, as the planner admits them."""
         costs = CostTable.uniform(len(self._supernet))
         for index in itertools.count():
-            architecture = self._supernet.space.architecture(self._sampler.draw(index))
-            used = self._supernet.used_layers(architecture)
+            try:
+                architecture = self._supernet.space.architecture(self._sampler.draw(index))
+                used = self._supernet.used_layers(architecture)
+            except Exception as error:
+                raise TrainingError(
+                    f"supernet training, subnet {index}: sampler {type(self._sampler).__name__} failed: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
             self._subnets[index] = _Subnet(architecture, [[layer.name for layer in block] for block in used])
             yield costs.describe([[UsedLayer(layer.name, layer.strict) for layer in block] for block in used])
 
