@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 
 from naspipe import Architecture, Decision, Sampler, SearchSpace
 from naspipe.errors import InputError, SpaceError
+from naspipe_strategies.fair import FairSampler
 from naspipe_strategies.spaced import SpacedSampler
 from naspipe_strategies.uniform import UniformSampler
 
@@ -47,6 +49,45 @@ def test_each_subnet_alone_is_a_uniform_draw(sampler: Sampler) -> None:
     # 600 expected each, standard deviation 22.
     assert len(counts) == 5
     assert all(abs(count - 600) < 110 for count in counts.values())
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 10**6))
+def test_fair_rounds_draw_each_option_once(options: list[int], seed: int) -> None:
+    found = drawn(FairSampler(), space(*options), 60, seed)
+    for number, count in enumerate(options):
+        row = [architecture[f"d{number}"] for architecture in found]
+        for start in range(0, 60 - count + 1, count):
+            assert sorted(row[start : start + count]) == list(range(count))
+
+
+def test_fair_rounds_of_a_decision_count_only_where_it_exists() -> None:
+    tree = Abstract([Decision("kind", range(2)), Decision("kernel", range(3), when=("kind", (0,)))])
+    found = [a["kernel"] for a in drawn(FairSampler(), tree, 60) if "kernel" in a]
+    assert len(found) == 30
+    assert all(sorted(found[i : i + 3]) == [0, 1, 2] for i in range(0, 30, 3))
+
+
+def test_fair_rounds_start_anew_at_a_dead_end_and_it_is_counted() -> None:
+    sampler = FairSampler()
+    # Two decisions of 2 and 3 options that must be equal: rounds of different length cannot both be kept.
+    found = drawn(sampler, Diagonal([Decision("d0", range(2)), Decision("d1", range(3))]), 30)
+    assert all(a["d0"] == a["d1"] for a in found)
+    assert sampler.relaxed > 0
+
+
+@pytest.mark.parametrize(
+    "make", [UniformSampler, FairSampler, lambda: SpacedSampler(3)], ids=["uniform", "fair", "spaced"]
+)
+@pytest.mark.parametrize("stop", [1, 7, 30])
+def test_a_saved_state_lets_another_sampler_go_on(make: Any, stop: int) -> None:
+    tree = Abstract([Decision("kind", range(6)), Decision("kernel", range(5), when=("kind", (0, 1, 2)))])
+    whole = drawn(make(), tree, 40)
+    first, second = make(), make()
+    drawn(first, tree, stop)
+    state = json.loads(json.dumps(first.state()))
+    second.start(tree, 0)
+    second.restore(state)
+    assert [second.draw(index) for index in range(stop, 40)] == whole[stop:]
 
 
 @pytest.mark.parametrize("sampler", [UniformSampler(), SpacedSampler(3)], ids=["uniform", "spaced"])
@@ -107,7 +148,7 @@ def test_a_rule_that_nothing_satisfies_ends_with_an_error() -> None:
         def is_valid(self, architecture: Architecture) -> bool:
             return False
 
-    for sampler in (UniformSampler(), SpacedSampler(1)):
+    for sampler in (UniformSampler(), FairSampler(), SpacedSampler(1)):
         with pytest.raises(SpaceError, match="refuse"):
             drawn(sampler, Nothing([Decision("d0", range(4))]), 1)
 

@@ -120,6 +120,75 @@ def validate(config: ConfigArgument, overrides: SetOption = None) -> None:
 
 
 @app.command()
+def plan(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG|PLAN", help="A run's YAML, or a plan's JSON.")],
+    stages: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
+    subnets: Annotated[int, typer.Option(min=1, help="Subnets to plan.")] = 32,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the plan.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write an interactive timeline.")] = None,
+    trace_file: Annotated[Path | None, typer.Option("--trace", help="Write a trace for Perfetto.")] = None,
+    overrides: SetOption = None,
+) -> None:
+    """Print the schedule of a run and whether it keeps its contract; trains nothing."""
+    from naspipe.cli.plan import show_plan
+    from naspipe.pipeline.planfile import read_plan
+
+    sizes = None
+    if config.suffix == ".json":
+        found = read_plan(config)
+    else:
+        from naspipe.components import build_components, load_config
+        from naspipe.planning import prepare_planning
+
+        more = [] if stages is None else [f"executor.stages={stages}"]
+        loaded = load_config(config, [*(overrides or []), *more])
+        planning = prepare_planning(loaded, build_components(loaded))
+        found, sizes = planning.plan(subnets), planning.layer_bytes()
+    if not show_plan(found, json_file, html_file, trace_file, sizes):
+        raise typer.Exit(1)
+
+
+@app.command()
+def simulate(
+    space: Annotated[str, typer.Option(help="Abstract spaces: BLOCKSxOPTIONS or presets.")] = "nlp.c0",
+    executors: Annotated[str, typer.Option(help="Executors; options as in gpipe:bulk=4.")] = "csp",
+    samplers: Annotated[str, typer.Option(help="Samplers.")] = "uniform",
+    stages: Annotated[str, typer.Option(help="Numbers of stages.")] = "8",
+    microbatches: Annotated[str, typer.Option(help="Numbers of micro-batches.")] = "1",
+    segments: Annotated[str, typer.Option(help="Numbers of segments of a stage.")] = "1",
+    delay: Annotated[
+        str | None, typer.Option(help="Give both ends an always-active layer, read this many updates late.")
+    ] = None,
+    distance: Annotated[
+        int | None, typer.Option(min=0, help="Of spaced.  [default: ceil(stages / micro-batches)]")
+    ] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="Subnets in flight at most.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds, from 0 on.")] = 10,
+    subnets: Annotated[int, typer.Option(min=1, help="Subnets of each simulation.")] = 600,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write a row per simulation.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a figure.")] = None,
+) -> None:
+    """Compare executors and samplers on abstract spaces; every option takes a list, as in 4,8,16."""
+    from naspipe.cli.simulate import count, parse_list, show_simulation
+    from naspipe.simulation import Simulation
+
+    simulation = Simulation(
+        spaces=parse_list(space, "--space", str),
+        executors=parse_list(executors, "--executors", str),
+        samplers=parse_list(samplers, "--samplers", str),
+        stages=parse_list(stages, "--stages", count("--stages")),
+        microbatches=parse_list(microbatches, "--microbatches", count("--microbatches")),
+        segments=parse_list(segments, "--segments", count("--segments")),
+        delays=[None] if delay is None else parse_list(delay, "--delay", count("--delay", 0)),
+        seeds=seeds,
+        subnets=subnets,
+        distance=distance,
+        window=window,
+    )
+    show_simulation(simulation, csv_file, html_file)
+
+
+@app.command()
 def plugins(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="A plug-in, to see its parameters.")

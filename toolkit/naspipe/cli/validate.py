@@ -6,6 +6,8 @@ import typer
 
 from naspipe.components import build_components
 from naspipe.config.schema import RunConfig
+from naspipe.forecast import STAGES, SUBNETS, conflict_chance, forecast_speedups
+from naspipe.planning import Planning, prepare_planning
 from naspipe.supernet.supernet import ALWAYS_ACTIVE, Supernet
 
 DRAWS = 1_000
@@ -31,4 +33,19 @@ def show_validation(config: RunConfig) -> None:
     typer.echo(config.to_yaml())
     for title, text in lines:
         typer.echo(f"{title:<14} {text}")
+    _show_forecast(prepare_planning(config, components, splits))
     typer.echo("The configuration is valid.")
+
+
+def _show_forecast(planning: Planning) -> None:
+    """Print what a pipeline would bring."""
+    typer.echo(
+        f"Conflicts      {conflict_chance(planning):.0%} of random pairs of subnets share a strict layer"
+    )
+    delay = planning.config.training.delay
+    typer.echo(f"Forecast       speed-up of csp over one stage, {SUBNETS} subnets, delay {delay}:")
+    head = "".join(f"{f'{stages} stages':>11}" for stages in STAGES)
+    typer.echo(f"  {'sampler':<9}micro-batches{head}")
+    for row in forecast_speedups(planning):
+        cells = "".join(f"{'-' if value is None else f'{value:.2f}':>11}" for value in row.speedups)
+        typer.echo(f"  {row.sampler:<9}{row.microbatches:>13}{cells}")

@@ -7,6 +7,7 @@ not including, cut i + 1. No part is empty.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from naspipe.errors import InputError
@@ -14,46 +15,72 @@ from naspipe.errors import InputError
 Cuts = tuple[int, ...]
 
 
-def balanced_cuts(costs: Sequence[int], parts: int) -> Cuts:
+def balanced_cuts(costs: Sequence[int], parts: int, least: int = 1) -> Cuts:
     """Cut blocks into contiguous parts such that the costliest part costs as little as possible.
 
-    Among the best, the one that fills the parts from the front. Binary search over the largest cost, then a
-    greedy fill; integers only, so every machine finds the same.
+    Among the best, the evenest: the one with the smallest sum of squares, then with the latest cuts.
+    Dynamic programming on integers, so every machine finds the same.
 
     Args:
         costs: Cost of each block, at least 0.
         parts: Number of parts.
+        least: Blocks that each part has at least.
 
     Raises:
-        InputError: There are more parts than blocks.
+        InputError: There are too few blocks.
     """
-    _require_blocks(len(costs), parts)
-    low, high = max(costs), sum(costs)
+    if parts * least > len(costs):
+        needed = f"{least} blocks" if least > 1 else "a block"
+        raise InputError(
+            f"every stage must have {needed}, but there are {parts} stages for {len(costs)} blocks. "
+            f"Use at most {len(costs) // least} stages."
+        )
+    below = [0, *itertools.accumulate(costs)]
+    low, high = 0, below[-1]
     while low < high:
         middle = (low + high) // 2
-        if _fits(costs, parts, middle):
+        if _fits(below, parts, least, middle):
             high = middle
         else:
             low = middle + 1
-    cuts = [0]
-    filled = 0
-    for block, cost in enumerate(costs):
-        # A part ends where its next block would overfill it, or where every later part needs a block.
-        rest = parts - len(cuts)
-        if block > cuts[-1] and (filled + cost > low or len(costs) - block == rest) and rest:
-            cuts.append(block)
-            filled = 0
-        filled += cost
-    return (*cuts, len(costs))
+    return _evenest(below, parts, least, low)
 
 
-def _fits(costs: Sequence[int], parts: int, limit: int) -> bool:
-    used, filled = 1, 0
-    for cost in costs:
-        filled += cost
-        if filled > limit:
-            used, filled = used + 1, cost
-    return used <= parts
+def _fits(below: Sequence[int], parts: int, least: int, limit: int) -> bool:
+    """Tell whether every part can be kept within a limit, by filling each as far as it goes."""
+    blocks = len(below) - 1
+    end = 0
+    for part in range(parts):
+        most = blocks - (parts - part - 1) * least
+        start, end = end, min(bisect_right(below, below[end] + limit) - 1, most)
+        if end - start < least:
+            return False
+    return end == blocks
+
+
+def _evenest(below: Sequence[int], parts: int, least: int, limit: int) -> Cuts:
+    """Return the cuts with the smallest sum of squares that keep every part within a limit."""
+    blocks = len(below) - 1
+    reached: dict[int, int] = {0: 0}
+    starts: list[dict[int, int]] = []
+    for part in range(parts):
+        most = blocks - (parts - part - 1) * least
+        squares: dict[int, int] = {}
+        chosen: dict[int, int] = {}
+        for start, square in reached.items():
+            for end in range(start + least, most + 1):
+                cost = below[end] - below[start]
+                if cost > limit:
+                    break
+                total = square + cost * cost
+                if end not in squares or total <= squares[end]:
+                    squares[end], chosen[end] = total, start
+        reached = squares
+        starts.append(chosen)
+    cuts = [blocks]
+    for chosen in reversed(starts):
+        cuts.append(chosen[cuts[-1]])
+    return tuple(reversed(cuts))
 
 
 def segment_cuts(costs: Sequence[int], cuts: Cuts, segments: int) -> Cuts:
@@ -92,18 +119,9 @@ def explicit_cuts(sizes: Sequence[int], blocks: int, parts: int) -> Cuts:
     Raises:
         InputError: A part is empty, or the numbers do not add up.
     """
-    _require_blocks(blocks, parts)
     if len(sizes) != parts or sum(sizes) != blocks or min(sizes) < 1:
         raise InputError(
             f"an explicit partition must give each of the {parts} stages at least one of the {blocks} blocks "
             f"and all of them in all, but gives {list(sizes)!r} (sum {sum(sizes)})."
         )
     return (0, *itertools.accumulate(sizes))
-
-
-def _require_blocks(blocks: int, parts: int) -> None:
-    if parts > blocks:
-        raise InputError(
-            f"every stage must have a block, but there are {parts} stages for {blocks} blocks. "
-            f"Use at most {blocks} stages."
-        )

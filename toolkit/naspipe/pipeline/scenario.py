@@ -115,11 +115,11 @@ class Scenario:
 
             def balance(subnet: SubnetShape) -> Cuts:
                 own = [f + b for f, b in zip(subnet.forward, subnet.backward, strict=True)]
-                return segment_cuts(own, balanced_cuts(own, stages), segments)
+                return segment_cuts(own, balanced_cuts(own, stages, segments), segments)
 
             return balance
         if layout.partition == "static":
-            cuts = balanced_cuts(costs, stages)
+            cuts = balanced_cuts(costs, stages, segments)
         else:
             cuts = explicit_cuts(layout.partition, len(costs), stages)
         fixed = segment_cuts(costs, cuts, segments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from naspipe.pipeline.action import Action, Kind
@@ -29,7 +30,7 @@ class StageStatistics:
 
 def stage_statistics(plan: Plan) -> list[StageStatistics]:
     """Return the statistics of every stage."""
-    versions = _versions_held(plan)
+    versions = versions_held(plan)
     homes = _homes(plan)
     result = []
     for stage, row in enumerate(plan.actions):
@@ -103,8 +104,13 @@ class _LayerVersions:
         return len(needed)
 
 
-def _versions_held(plan: Plan) -> list[int]:
-    """Return the peak of additional versions on each stage."""
+def versions_held(plan: Plan, sizes: Mapping[tuple[int, str], int] | None = None) -> list[int]:
+    """Return the peak of layer versions held beyond one each, for every stage.
+
+    Args:
+        plan: The plan.
+        sizes: What a version of each layer counts, by block and name; by default 1.
+    """
     layers: dict[tuple[int, str], _LayerVersions] = {}
     held = [0] * plan.stages
     peaks = [0] * plan.stages
@@ -123,6 +129,6 @@ def _versions_held(plan: Plan) -> list[int]:
                     layers[key] = _LayerVersions(None if strict else plan.delay)
                 before = layers[key].held()
                 layers[key].read(action.subnet) if reads else layers[key].update(action.subnet)
-                held[action.stage] += layers[key].held() - before
+                held[action.stage] += (layers[key].held() - before) * (1 if sizes is None else sizes[key])
         peaks[action.stage] = max(peaks[action.stage], held[action.stage])
     return peaks

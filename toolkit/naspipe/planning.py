@@ -1,0 +1,179 @@
+"""From a configuration to a plan: layers from the supernet, costs, and the sampler's subnets."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from naspipe import registry
+from naspipe.components import Components
+from naspipe.config.resolve import plugin_arguments
+from naspipe.config.schema import RunConfig
+from naspipe.errors import InputError, NaspipeWarning, SpaceError
+from naspipe.pipeline.costs import CostTable, scaled_table
+from naspipe.pipeline.plan import Plan
+from naspipe.pipeline.scenario import Layout, Scenario
+from naspipe.pipeline.subnet import SubnetShape, UsedLayer
+from naspipe.search.sampler import Sampler
+from naspipe.space import SearchSpace
+from naspipe.supernet.flops import count_flops, to_meta
+from naspipe.supernet.supernet import Supernet
+from naspipe.tasks.data import EpochOrder, Splits, split_batch
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What a configuration's plans are made from.
+
+    Attributes:
+        config: The configuration.
+        components: Its plug-ins.
+        supernet: Its supernet, on the meta device.
+        costs: What its blocks cost.
+    """
+
+    config: RunConfig
+    components: Components
+    supernet: Supernet
+    costs: CostTable
+
+    def scenario(
+        self,
+        count: int | None = None,
+        microbatches: int | None = None,
+        make_sampler: Callable[[], Sampler] | None = None,
+    ) -> Scenario:
+        """Return the subnets that a run would train.
+
+        Args:
+            count: Number of subnets; by default the configuration's.
+            microbatches: Micro-batches; by default the configuration's.
+            make_sampler: Makes a sampler that has not been started; by default the configuration's.
+        """
+        training = self.config.training
+        make = make_sampler or self.make_sampler
+        return Scenario(
+            draw=lambda: self._draw(make()),
+            count=training.subnets if count is None else count,
+            microbatches=training.microbatches if microbatches is None else microbatches,
+            delay=training.delay,
+            always_active=tuple(layer.block for layer in self.supernet.layers() if not layer.strict),
+        )
+
+    def make_sampler(self) -> Sampler:
+        """Return a new sampler of the configuration, not started."""
+        section = self.config.sampler
+        cls = registry.samplers.get(section.name)
+        sampler: Sampler = cls(**plugin_arguments(cls, section.parameters))
+        return sampler
+
+    def _draw(self, sampler: Sampler) -> Iterator[SubnetShape]:
+        space = self.components.space
+        with warnings.catch_warnings():
+            # What a sampler warns of has been said when the configuration was checked.
+            warnings.simplefilter("ignore", NaspipeWarning)
+            sampler.start(space, self.config.seed)
+        for index in itertools.count():
+            yield self.describe(sampler, index)
+
+    def describe(self, sampler: Sampler, index: int) -> SubnetShape:
+        """Return the subnet that a started sampler draws next."""
+        used = self.supernet.used_layers(sampler.draw(index))
+        return self.costs.describe([[UsedLayer(layer.name, layer.strict) for layer in row] for row in used])
+
+    def layer_bytes(self) -> dict[tuple[int, str], int]:
+        """Return the size of every layer's parameters, by block and name."""
+        return {
+            (layer.block, layer.name): sum(p.numel() * p.element_size() for p in layer.parameters.values())
+            for layer in self.supernet.layers()
+        }
+
+    def layout(self, stages: int | None = None) -> Layout:
+        """Return the configuration's layout, for another number of stages if one is given."""
+        section = self.config.executor
+        return Layout(
+            section.stages if stages is None else stages, section.segments, section.partition, section.window
+        )
+
+    def plan(self, count: int | None = None, stages: int | None = None) -> Plan:
+        """Return the plan of a run.
+
+        Args:
+            count: Number of subnets; by default the configuration's.
+            stages: Pipeline stages; by default the configuration's.
+
+        Raises:
+            InputError: More stages than blocks, or what the executor does not support.
+        """
+        layout = self.layout(stages)
+        scenario = self.scenario(count)
+        warn_of_small_delay(scenario, layout.stages)
+        return scenario.plan(self.components.executor, layout, self.config.executor.name)
+
+
+def warn_of_small_delay(scenario: Scenario, stages: int) -> None:
+    """Warn if the delay of always-active layers keeps stages idle, and say how long.
+
+    A subnet passes all stages forward and backward before its update is read, so D + 1 subnets in flight
+    fill (D + 1) * M of the S + M - 1 places that S stages and M micro-batches have.
+    """
+    delay, microbatches = scenario.delay, scenario.microbatches
+    if delay is None or not scenario.always_active:
+        return
+    enough = -(-(stages - 1) // microbatches)
+    if delay < enough:
+        bubble = 1 - (delay + 1) * microbatches / (stages + microbatches - 1)
+        warnings.warn(
+            f"training.delay is {delay}, but {stages} stages need {enough} with {microbatches} micro-batches: "
+            f"the bubble will be at least about {bubble:.2f}. Raise training.delay, which changes the result.",
+            NaspipeWarning,
+            stacklevel=3,
+        )
+
+
+def prepare_planning(config: RunConfig, components: Components, splits: Splits | None = None) -> Planning:
+    """Build the supernet on the meta device and find its costs.
+
+    Args:
+        config: The configuration.
+        components: Its plug-ins.
+        splits: The task's data; needed for the costs ``flops`` only, and loaded if it is not given.
+
+    Raises:
+        InputError: The costs cannot be had.
+    """
+    supernet = build_on_meta(components.space, config.seed)
+    return Planning(config, components, supernet, _costs(config, components, supernet, splits))
+
+
+def build_on_meta(space: SearchSpace, seed: int) -> Supernet:
+    """Return a space's supernet without memory for its weights."""
+    try:
+        with torch.device("meta"):
+            return Supernet(space, seed)
+    except SpaceError:
+        # A space may compute with the values of tensors while it is built; then there is no other way.
+        return Supernet(space, seed).to("meta")
+
+
+def _costs(config: RunConfig, components: Components, supernet: Supernet, splits: Splits | None) -> CostTable:
+    name = config.executor.costs
+    if name == "uniform":
+        return CostTable.uniform(len(supernet))
+    if name != "flops":
+        table = CostTable.read(Path(name))
+        if len(table.blocks) != len(supernet):
+            raise InputError(
+                f"executor.costs: {name} must have an entry for each of the {len(supernet)} blocks, but has "
+                f"{len(table.blocks)}."
+            )
+        return table
+    data = (splits or components.task.load(config.seed)).train
+    batch = EpochOrder(data, config.training.batch_size, config.seed, "train").batch(0)
+    inputs = split_batch(batch, config.training.microbatches)[0].inputs
+    return scaled_table(count_flops(supernet, to_meta(inputs)).costs())

@@ -1,0 +1,108 @@
+"""FLOPs of layers: what each block and each of its layers costs, counted on the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree  # flattens any nest; torch offers no public one
+from torch.utils.flop_counter import FlopCounterMode
+
+from naspipe.keys import keyed_random
+from naspipe.space import Architecture
+from naspipe.supernet.block import Block
+from naspipe.supernet.supernet import ALWAYS_ACTIVE, Supernet
+
+MAX_DRAWS = 1_000
+"""Random architectures run to see every layer; a layer never seen counts as free."""
+
+
+def to_meta(nest: Any) -> Any:
+    """Return a nest with its tensors on the meta device."""
+    return pytree.tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, nest)
+
+
+class LayerFlops:
+    """FLOPs of one forward, for every block what all architectures run and what each layer adds.
+
+    Attributes:
+        base: For every block the FLOPs outside its strict layers; the smallest seen, where they vary.
+        layers: For every block the FLOPs of each strict layer.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.base: list[int | None] = [None] * blocks
+        self.layers: list[dict[str, int]] = [{} for _ in range(blocks)]
+
+    def costs(self) -> list[tuple[float, dict[str, float]]]:
+        """Return base and layers of every block, for a cost table."""
+        return [
+            (float(base or 0), {name: float(value) for name, value in layers.items()})
+            for base, layers in zip(self.base, self.layers, strict=True)
+        ]
+
+
+def count_flops(supernet: Supernet, inputs: Any) -> LayerFlops:
+    """Count the FLOPs of every layer by running random architectures on the meta device.
+
+    Args:
+        supernet: On the meta device.
+        inputs: A batch's input, on the meta device.
+    """
+    found = LayerFlops(len(supernet))
+    missing = {(layer.block, layer.name) for layer in supernet.layers() if layer.strict}
+    supernet.train()
+    for draw in range(MAX_DRAWS):
+        architecture = supernet.space.random_architecture(keyed_random(0, "flops", draw))
+        used = {(layer.block, layer.name) for row in supernet.used_layers(architecture) for layer in row}
+        if draw and not used & missing:
+            continue
+        _run(supernet, architecture, inputs, found)
+        missing -= used
+        if not missing:
+            break
+    return found
+
+
+def _run(supernet: Supernet, architecture: Architecture, inputs: Any, found: LayerFlops) -> None:
+    """Run one architecture and add what it shows."""
+    payload = inputs
+    used = supernet.used_layers(architecture)
+    with torch.no_grad():
+        for index, block in enumerate(supernet):
+            names = [layer.name for layer in used[index] if layer.name != ALWAYS_ACTIVE]
+            with FlopCounterMode(display=False) as counter:
+                layers, hooks = _watch(block, names, counter)
+                payload = block(payload, architecture)
+            for hook in hooks:
+                hook.remove()
+            found.layers[index].update(layers)
+            rest = counter.get_total_flops() - sum(layers.values())
+            before = found.base[index]
+            found.base[index] = rest if before is None else min(before, rest)
+
+
+def _watch(
+    block: Block, names: Sequence[str], counter: FlopCounterMode
+) -> tuple[dict[str, int], list[torch.utils.hooks.RemovableHandle]]:
+    """Hook the layers' modules so that each adds its share of the counter."""
+    flops = dict.fromkeys(names, 0)
+    started: dict[str, int] = {}
+    hooks = []
+
+    def watch(name: str, module: nn.Module) -> None:
+        def begin(*_: object) -> None:
+            started[name] = counter.get_total_flops()
+
+        def end(*_: object) -> None:
+            flops[name] += counter.get_total_flops() - started[name]
+
+        hooks.append(module.register_forward_pre_hook(begin))
+        hooks.append(module.register_forward_hook(end))
+
+    modules = block.layers()
+    for name in names:
+        watch(name, modules[name])
+    return flops, hooks
