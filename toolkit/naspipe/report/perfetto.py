@@ -22,7 +22,10 @@ _Flow = tuple[str, PlannedAction, PlannedAction]
 
 
 def trace_events(plan: Plan) -> dict[str, Any]:
-    """Return a plan as trace events: a thread per stage, a slice per action, a tick as a microsecond.
+    """Return a plan as trace events: two threads per stage, a slice per action, a tick as a microsecond.
+
+    Updates have a thread of their own: Perfetto takes one of no length for a part of the slice that starts
+    with it, and would bind that slice's flows to it.
 
     Flows lead from an action to the one that gets its message, and from an update to the forward that it
     kept waiting. What the plan is, is under ``otherData``.
@@ -35,18 +38,20 @@ def trace_events(plan: Plan) -> dict[str, Any]:
     name = f"NASPipe plan: {plan.executor or 'unknown executor'}, {plan.contract}"
     events: list[dict[str, Any]] = [_metadata("process_name", {"name": name})]
     for stage in range(plan.stages):
-        events.append(_metadata("thread_name", {"name": f"stage {stage}"}, stage))
-        events.append(_metadata("thread_sort_index", {"sort_index": stage}, stage))
+        for kind, text in ((Kind.FORWARD, ""), (Kind.UPDATE, ", updates")):
+            thread = _thread(Action(stage, kind, 0))
+            events.append(_metadata("thread_name", {"name": f"stage {stage}{text}"}, thread))
+            events.append(_metadata("thread_sort_index", {"sort_index": thread}, thread))
     sources: dict[Action, list[dict[str, Any]]] = {}
     targets: dict[Action, list[dict[str, Any]]] = {}
     for number, (category, source, target) in enumerate(_flows(plan)):
         flow = {"name": category, "cat": category, "id": number, "pid": _PROCESS}
         left = source.start if source.end == source.start else source.end - _BEFORE_END
         sources.setdefault(source.action, []).append(
-            {**flow, "ph": "s", "tid": _thread(source.action.stage), "ts": left}
+            {**flow, "ph": "s", "tid": _thread(source.action), "ts": left}
         )
         targets.setdefault(target.action, []).append(
-            {**flow, "ph": "f", "bp": "e", "tid": _thread(target.action.stage), "ts": target.start}
+            {**flow, "ph": "f", "bp": "e", "tid": _thread(target.action), "ts": target.start}
         )
     # Events of one time are read in their order, so a slice stands before the flows that bind to it, and an
     # update that takes no time before what it releases.
@@ -109,15 +114,14 @@ def _slice(planned: PlannedAction) -> dict[str, Any]:
         about["message"] = planned.message
     return {
         "name": str(action), "cat": action.kind.name.lower(), "ph": "X", "pid": _PROCESS,
-        "tid": _thread(action.stage), "ts": planned.start, "dur": planned.end - planned.start, "args": about,
+        "tid": _thread(action), "ts": planned.start, "dur": planned.end - planned.start, "args": about,
     }  # fmt: skip
 
 
-def _metadata(name: str, about: dict[str, Any], stage: int | None = None) -> dict[str, Any]:
-    thread = 0 if stage is None else _thread(stage)
+def _metadata(name: str, about: dict[str, Any], thread: int = 0) -> dict[str, Any]:
     return {"name": name, "ph": "M", "pid": _PROCESS, "tid": thread, "args": about}
 
 
-def _thread(stage: int) -> int:
+def _thread(action: Action) -> int:
     # Thread 0 is the idle one to Perfetto.
-    return stage + 1
+    return 2 * action.stage + (2 if action.kind is Kind.UPDATE else 1)
