@@ -84,11 +84,11 @@ def write_simulation(rows: Sequence[Row], path: Path, caption: str) -> None:
         rows: As for ``simulation_figure``, with ``makespan`` and ``bound`` as well, and perhaps
             ``distance`` and ``subnets``.
         path: File to write.
-        caption: What was simulated, in a sentence or two, for the figure.
+        caption: What was simulated, in a sentence, or the command that did it.
     """
     spread = "Mean over the seeds; the bars span the least and the greatest."
     body = [
-        section("Bubble", plot(simulation_figure(rows), "simulation", f"{caption} {spread}")),
+        section("Bubble", plot(simulation_figure(rows), "simulation", f"{caption.rstrip('.')}. {spread}")),
         section("Means", *_means(rows)),
     ]
     write_text(path, standalone_page("NASPipe simulation", body, "main { max-width: 1200px; }"))
