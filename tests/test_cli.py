@@ -72,9 +72,7 @@ def test_run_ends_with_architecture_scores_files_and_the_next_commands(
     assert lines[-1].strip() == "naspipe run CONFIG --set seed=1"
 
 
-def test_the_phases_one_by_one_name_what_comes_next(
-    naspipe_command: Command, config: Path, tmp_path: Path
-) -> None:
+def test_the_phases_one_by_one_name_what_comes_next(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, text, _ = naspipe_command("train", config, "--out", out, "--set", "training.subnets=5")
     assert code == 0
@@ -102,9 +100,7 @@ def test_validate_prints_sizes_and_creates_nothing(
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_bad_input_ends_with_2_and_creates_nothing(
-    naspipe_command: Command, config: Path, tmp_path: Path
-) -> None:
+def test_bad_input_ends_with_2_and_creates_nothing(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for arguments, message in (
         (("run", config, "--out", out, "--set", "training.subnet=3"), "Did you mean 'subnets'?"),
@@ -130,14 +126,19 @@ def test_a_failure_while_running_ends_with_1_and_shows_the_cause(
         "from conftest import TinyTask\n"
         "class Failing(TinyTask):\n"
         "    def loss(self, outputs, targets):\n"
+        "        loss = super().loss(outputs, targets)\n"
+        "        if loss.requires_grad:\n"
+        "            loss.register_hook(self.fail)\n"
+        "        return loss\n"
+        "    def fail(self, gradient):\n"
         "        raise RuntimeError('my loss is broken')\n"
     )
     path = tmp_path / "failing.yaml"
     path.write_text(yaml.safe_dump({**tiny, "task": {"name": "failing.py:Failing"}}))
     code, _, errors = naspipe_command("run", path, "--out", tmp_path / "out")
     assert code == 1
-    assert 'failing.py", line 4, in loss' in errors
-    assert "Error: supernet training, action 0F0, subnet 0 (op0=" in errors
+    assert 'failing.py", line 9, in fail' in errors
+    assert "Error: supernet training, action 0B0, subnet 0 (op0=" in errors
 
 
 def test_an_interrupt_ends_with_130(
@@ -192,18 +193,13 @@ def test_plugins_shows_parameters_with_types_defaults_and_docs(naspipe_command: 
     code, text, _ = naspipe_command("plugins", "nasbench201")
     assert code == 0
     assert "channels: int >= 1, default 16\n      Channels of the first stage;" in text
-    assert (
-        "mutation_probability: float >= 0, <= 1 | None, default None"
-        in naspipe_command("plugins", "evolution")[1]
-    )
+    assert "mutation_probability: float >= 0, <= 1 | None, default None" in naspipe_command("plugins", "evolution")[1]
     assert "distance: int >= 0, required" in naspipe_command("plugins", "spaced")[1]
     assert "width: int, default 4" in naspipe_command("plugins", "conftest:TinySpace")[1]
     assert "It takes no parameters." in naspipe_command("plugins", "uniform")[1]
 
 
-def test_doctor_names_versions_and_what_is_missing(
-    naspipe_command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_versions_and_what_is_missing(naspipe_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     code, text, _ = naspipe_command("doctor")
     assert code == 0
     for word in ("torch", "CPU", "Threads", "GPUs", "Backends", "nni"):

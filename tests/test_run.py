@@ -33,7 +33,7 @@ def test_a_run_leaves_everything_it_promises(finished: Run) -> None:
     assert names == {
         "config.yaml", "environment.json", "train/metrics.jsonl", "train/supernet.safetensors",
         "search/trials.jsonl", "best/architecture.json", "best/epochs.jsonl", "best/model.safetensors",
-        "best/metrics.json", "report.html",
+        "best/metrics.json", "report.html", ".lock",
     }  # fmt: skip
     metrics = list(read_lines(finished.folder.training_metrics))
     assert [set(line) for line in metrics] == [{"index", "architecture", "loss", "lr"}] * 30
@@ -166,9 +166,7 @@ def test_a_phase_out_of_order_says_which_command_comes_first(tmp_path: Path) -> 
         Run.open(tmp_path)
 
 
-def test_without_a_folder_a_new_one_is_made_below_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_a_new_one_is_made_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     one, two = Run.create(TINY), Run.create(TINY)
     assert one.path != two.path
@@ -194,7 +192,7 @@ def test_a_wrong_config_leaves_nothing_behind(tmp_path: Path) -> None:
             raise RuntimeError("no second block")
 
     naspipe.register_space("no-blocks-by-test_run")(NoBlocks)
-    with pytest.raises(InputError, match=r"(?s)NoBlocks failed to build block 1:.*no second block"):
+    with pytest.raises(InputError, match=r"(?s)NoBlocks.blocks\(\): building block 1 failed:.*no second block"):
         naspipe.run({**TINY, "space": {"name": "no-blocks-by-test_run"}}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -209,11 +207,13 @@ def test_a_training_that_fails_keeps_what_it_logged(tmp_path: Path) -> None:
 
     naspipe.register_task("late-by-test_run")(Late)
     run = Run.create({**TINY, "task": {"name": "late-by-test_run"}}, tmp_path / "late")
+    Late.calls = 0  # The checks before have called it too.
     with pytest.raises(TrainingError, match=r"subnet 5 .*must be finite, but is nan"):
         run.train()
     assert len(list(read_lines(run.folder.training_metrics))) == 5
-    with pytest.raises(RunFolderError, match="log of a training that was broken off"):
-        run.train()
+    for phase in (run.train, run.search):
+        with pytest.raises(RunFolderError, match="log of a training that was broken off.*cannot be continued"):
+            phase()
     assert run.report().exists()
 
 

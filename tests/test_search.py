@@ -4,11 +4,13 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from naspipe import Architecture, Decision, SearchSpace, Strategy
-from naspipe.errors import InputError, SearchError, SpaceError
+from naspipe.errors import InputError, SearchError, SpaceError, TaskError
 from naspipe.search.loop import SearchResult, run_search
 from naspipe.search.objective import Objective, find_objectives
 from naspipe.search.trial import Trial, pareto_front
@@ -97,6 +99,9 @@ class TestStrategies:
         [
             (float("nan"), "objective 'accuracy' must be finite, but is nan"),
             (None, "objective 'accuracy' must be a number, but is None of type NoneType"),
+            (True, "objective 'accuracy' must be a number, but is True of type bool"),
+            (torch.ones(2), r"objective 'accuracy' must be a number, but is tensor\(.* of type Tensor"),
+            (torch.tensor(float("inf")), "objective 'accuracy' must be finite, but is inf"),
             ((1.0, 2.0), r"objective 'accuracy' must be a number, but is \(1.0, 2.0\) of type tuple"),
         ],
     )
@@ -140,8 +145,7 @@ def test_evolution_of_two_objectives_obeys_both_directions() -> None:
     # Every point of the early front is matched or beaten.
     assert all(
         any(
-            t.metrics["accuracy"] >= e.metrics["accuracy"]
-            and t.metrics["parameters"] <= e.metrics["parameters"]
+            t.metrics["accuracy"] >= e.metrics["accuracy"] and t.metrics["parameters"] <= e.metrics["parameters"]
             for t in front
         )
         for e in early
@@ -171,22 +175,43 @@ def test_a_conditional_space_is_searched_without_decisions_that_do_not_exist() -
     assert len(result.trials) == 5
 
 
-def test_a_strategy_that_proposes_a_stranger_is_stopped() -> None:
-    class Stranger(RandomStrategy):
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "must return a list of at least one architecture, but returned None after 3 of 24 trials"),
+        ([], r"must return a list of at least one architecture, but returned \[\] after 3 of 24"),
+        (Architecture({"d0": 0}), r"must return a list .* but returned Architecture\({'d0': 0}\)"),
+        (["d0=1"], "must return architectures .* must be a mapping from decisions to options, but got 'd0=1'"),
+        ([Architecture({"edge": 1})], "must return architectures of the space, but: .* no decision 'edge'"),
+        (
+            [{"d0": 9, "d1": 0, "d2": 0, "d3": 0}],
+            "must return architectures of the space, but: decision 'd0' has no option 9. It offers 0, 1, 2, 3",
+        ),
+        (KeyError("mine"), "ask.. failed: KeyError: 'mine'"),
+        (SpaceError("nothing is valid"), "ask.. failed: nothing is valid"),
+    ],
+)
+def test_a_strategy_that_proposes_what_is_no_list_of_architectures_is_stopped(answer: Any, message: str) -> None:
+    class Wrong(RandomStrategy):
         def ask(self) -> list[Architecture]:
-            return [Architecture({"edge": 1})]
+            if self._asked < 3:
+                return super().ask()
+            if isinstance(answer, Exception):
+                raise answer
+            return answer  # type: ignore[no-any-return]
 
-    with pytest.raises(InputError, match="must make decision|has no decision 'edge'"):
-        search(Stranger())
+    with pytest.raises(SearchError, match=f"strategy Wrong: ask.. {message}|strategy Wrong: {message}"):
+        search(Wrong())
 
 
-def test_a_strategy_that_proposes_nothing_is_stopped() -> None:
-    class Silent(RandomStrategy):
-        def ask(self) -> list[Architecture]:
-            return [] if self._asked == 3 else super().ask()
+def test_a_strategy_that_fails_to_learn_is_named_and_keeps_its_cause() -> None:
+    class Forgetful(RandomStrategy):
+        def tell(self, outcomes: Sequence[Any]) -> None:
+            raise RuntimeError("my own fault")
 
-    with pytest.raises(SearchError, match="must propose at least one architecture, .* after 3 of 24 trials"):
-        search(Silent())
+    with pytest.raises(SearchError, match=r"strategy Forgetful: tell\(\) failed: RuntimeError: my own") as caught:
+        search(Forgetful())
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def test_a_rule_that_nothing_satisfies_ends_every_strategy() -> None:
@@ -195,7 +220,7 @@ def test_a_rule_that_nothing_satisfies_ends_every_strategy() -> None:
             return False
 
     for make in STRATEGIES:
-        with pytest.raises(SpaceError, match="must admit some architecture"):
+        with pytest.raises(SearchError, match="ask.. failed: .* must admit some architecture"):
             search(make(), Nothing())
 
 
@@ -215,6 +240,48 @@ def test_trials_survive_their_log() -> None:
     space = Grid()
     for one in search(RandomStrategy(), space)[0].trials:
         assert Trial.from_record(one.to_record(space), space) == one
+
+
+def test_metrics_that_are_finite_numbers_are_kept_whatever_their_type() -> None:
+    def evaluate(architecture: Architecture) -> dict[str, object]:
+        return {
+            "accuracy": torch.tensor(0.5), "double": np.float64(2.5), "single": np.float32(0.25),
+            "whole": np.int64(3), "count": 4, "nan": float("nan"), "text": "x", "yes": True,
+            "vector": torch.ones(3),
+        }  # fmt: skip
+
+    metrics = search(RandomStrategy(), budget=1, evaluate=evaluate)[0].trials[0].metrics
+    assert metrics == {"accuracy": 0.5, "double": 2.5, "single": 0.25, "whole": 3, "count": 4}
+    assert [type(value) for value in metrics.values()] == [float, float, float, int, int]
+
+
+def test_a_missing_objective_says_so_and_lists_what_there_is() -> None:
+    with pytest.raises(SearchError, match="objective 'accuracy' is missing: the task's metrics are f1, loss"):
+        search(RandomStrategy(), evaluate=lambda architecture: {"f1": 1.0, "loss": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("directions", "message"),
+    [
+        (property(lambda self: {"loss": "minimise"}), "to 'maximize' or 'minimize', but maps 'loss' to 'minimise'"),
+        (property(lambda self: {"loss": None}), "maps 'loss' to None"),
+        (property(lambda self: ["loss"]), r"but is \['loss'\] of type list"),
+        (lambda self: {"loss": "minimize"}, "but is a method. Put @property above it"),
+        (property(lambda self: {}["x"]), "Odd.directions failed:\nTraceback"),
+    ],
+)
+def test_directions_must_map_metrics_to_maximize_or_minimize(directions: Any, message: str) -> None:
+    task = type("Odd", (Digits,), {"directions": directions})()
+    with pytest.raises(TaskError, match=message):
+        find_objectives(task, ["loss"])
+
+
+def test_an_unknown_default_objective_says_that_it_is_the_default() -> None:
+    task = type("Other", (Digits,), {"directions": {"f1": "maximize"}})()
+    with pytest.raises(InputError, match="no objective 'accuracy'. This task has f1, parameters. .* the default"):
+        find_objectives(task, ["accuracy"])
+    with pytest.raises(InputError, match="This task has f1, parameters.$"):
+        find_objectives(task, ["f2"])
 
 
 def test_objectives_are_those_of_the_task_and_parameters() -> None:

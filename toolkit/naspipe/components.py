@@ -24,7 +24,7 @@ from naspipe.config.source import Key, Source, path_text
 from naspipe.errors import ConfigError, InputError, Problem
 from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.keys import keyed_random
-from naspipe.search.objective import Objective, find_objectives
+from naspipe.search.objective import Objective, find_objectives, read_directions
 from naspipe.search.sampler import Sampler
 from naspipe.search.strategy import Strategy
 from naspipe.space import SearchSpace
@@ -107,10 +107,8 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
     executor = builder.plugin(EXECUTOR, config.executor.options)
     strategy = builder.plugin(STRATEGY, config.search.strategy.parameters)
     objectives: list[Objective] = []
-    if task is not None:
-        objectives = builder.attempt(
-            ("search", "objectives"), lambda: find_objectives(task, config.search.objectives)
-        )
+    if task is not None and builder.attempt(TASK.key, lambda: read_directions(task)) is not None:
+        objectives = builder.attempt(("search", "objectives"), lambda: find_objectives(task, config.search.objectives))
     if space is not None:
         builder.attempt(("space",), lambda: _require_valid(space))
     if not builder.problems and space is not None:

@@ -5,26 +5,82 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from naspipe.errors import RunFolderError
+from pydantic import ValidationError
+
+from naspipe.errors import InputError, NaspipeWarning, RunError, RunFolderError
+from naspipe.wording import fault_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file by renaming a finished one into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the operating system refuses while a file is written into an error that names the file.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be written: {error.strerror or error}. What was written before is kept. "
+            "Free some space, or let the folder be written to."
+        ) from error
+
+
+@contextmanager
+def reading(place: str, advice: str) -> Iterator[None]:
+    """Turn what is wrong with a file into an error that names it and says what to do.
+
+    Args:
+        place: The file, and the line if it has lines.
+        advice: What to do about a damaged one, as a sentence.
+
+    Raises:
+        RunFolderError: It is missing, no UTF-8, no JSON, or not what it should be.
+    """
+    try:
+        yield
+    except RunFolderError:
+        raise
+    except (OSError, ValueError, InputError) as error:
+        raise RunFolderError(f"{place} cannot be read: {_reason(error)}. {advice}".rstrip()) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON, {error}"
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return " ".join([*map(str, first["loc"]), fault_of(first)])
+    return str(error).removesuffix(".")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file by renaming a finished one into place.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -32,32 +88,45 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, read: Callable[[Any], Any] = lambda data: data, advice: str = "") -> Any:
     """Read a JSON file.
 
+    Args:
+        path: The file.
+        read: Makes of its content what is returned; raises ValueError or InputError if it cannot.
+        advice: What to do about a damaged file, as a sentence.
+
     Raises:
-        RunFolderError: It is missing, or is no JSON.
+        RunFolderError: It is missing, or damaged.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error.strerror}.") from error
-    except json.JSONDecodeError as error:
-        raise RunFolderError(f"{path} must be JSON, but {error}.") from error
+    with reading(str(path), advice):
+        return read(json.loads(path.read_bytes().decode("utf-8")))
 
 
 class JsonLines:
     """Appends JSON objects to a file, one a line, each flushed at once."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, making its folder."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        """Open the file, making its folder; a last line that was broken off is cut off.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        self._path = path
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _mend(path)
+            self._file = path.open("a", encoding="utf-8")
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one line."""
-        self._file.write(json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n")
-        self._file.flush()
+        """Write one line.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        with writing(self._path):
+            self._file.write(json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n")
+            self._file.flush()
 
     def __enter__(self) -> JsonLines:
         return self
@@ -68,37 +137,79 @@ class JsonLines:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        with writing(self._path):
+            self._file.close()
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _mend(path: Path) -> None:
+    """Let a file of lines end with a whole line."""
+    body = path.read_bytes().rstrip(b"\n") if path.exists() else b""
+    if not body:
+        return
+    start = body.rfind(b"\n") + 1
+    with path.open("r+b") as file:
+        if _is_json(body[start:]):
+            file.seek(len(body))
+            file.write(b"\n")
+        file.truncate(len(body) + 1 if _is_json(body[start:]) else start)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line.decode("utf-8"))
+    except ValueError:
+        return False
+    return True
+
+
+def read_lines(path: Path, read: Callable[[Any], Any] = lambda data: data, advice: str = "") -> Iterator[Any]:
     """Yield the objects of a file of JSON lines; nothing if there is no file.
 
+    A last line that is no JSON was broken off while it was written: it is left out, with a warning.
+
+    Args:
+        path: The file.
+        read: Makes of an object what is yielded; raises ValueError or InputError if it cannot.
+        advice: What to do about a damaged line, as a sentence.
+
     Raises:
-        RunFolderError: A line is no JSON.
+        RunFolderError: A line is damaged.
     """
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise RunFolderError(f"{path}, line {number} must be JSON, but {error}.") from error
+            if not line.strip():
+                continue
+            if not _is_json(line) and not file.peek(1):
+                message = f"{path}, line {number} was broken off while it was written, and is left out."
+                warnings.warn(message, NaspipeWarning, stacklevel=2)
+                return
+            with reading(f"{path}, line {number}", advice):
+                record = read(json.loads(line.decode("utf-8")))
+            yield record
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors as safetensors by renaming a finished file into place."""
+    """Write tensors as safetensors by renaming a finished file into place.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, temporary, metadata=dict(metadata))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            save_file(contiguous, temporary, metadata=dict(metadata))
+            temporary.replace(path)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from naspipe.errors import RunFolderError
-from naspipe.files import read_json, read_lines
+from naspipe.files import read_json
 from naspipe.report import figures
 from naspipe.report.drawing import architecture_figure
 from naspipe.report.markup import note, number, plot, problem, table
-from naspipe.search.trial import Trial, pareto_front
+from naspipe.search.trial import pareto_front
 
 if TYPE_CHECKING:
     from naspipe.runs.run import Run
@@ -31,21 +30,21 @@ def result(run: Run) -> Iterator[str]:
     if run.folder.best_metrics.exists():
         metrics = run.best_metrics()
         first = config.search.objectives[0]
-        shown = [(f"test {name}", value) for name, value in metrics["test"].items()]
+        shown: list[tuple[str, float]] = [(f"test {name}", value) for name, value in metrics["test"].items()]
         if first in metrics["validation"]:
             shown.append((f"validation {first}", metrics["validation"][first]))
         shown.append(("parameters", metrics["parameters"]))
         cells = [f"<div><b>{number(v)}</b><span>{html.escape(k)}</span></div>" for k, v in shown]
         yield f'<div class="figures">{"".join(cells)}</div>'
     phases = (
-        ("supernet trained", run.folder.supernet, run.folder.training_metrics, config.training.subnets),
-        ("subnets searched", run.folder.best_architecture, run.folder.trials, config.search.budget.trials),
+        ("supernet trained", run.folder.supernet, run.folder.subnets(), config.training.subnets),
         (
-            "best subnet retrained",
-            run.folder.best_metrics,
-            run.folder.retraining_metrics,
-            config.retrain.epochs,
+            "subnets searched",
+            run.folder.best_architecture,
+            run.folder.evaluated(run.components.space),
+            config.search.budget.trials,
         ),
+        ("best subnet retrained", run.folder.best_metrics, run.folder.epochs(), config.retrain.epochs),
     )
     rows = []
     for name, last, lines, total in phases:
@@ -62,29 +61,27 @@ def architecture(run: Run) -> Iterator[str]:
         yield note("The search has not finished.")
         return
     space, best = run.components.space, run.best_architecture()
-    record = read_json(run.folder.best_architecture)
+    record = run.folder.best_trial()
     graph = space.graph(best)
     yield f"<p><code>{html.escape(space.format(best))}</code></p>"
-    caption = f"The best architecture, found in trial {record['trial']}. {graph.note}".rstrip()
+    caption = f"The best architecture, found in trial {record.trial}. {graph.note}".rstrip()
     yield plot(architecture_figure(graph), "architecture", caption, narrow=True)
-    scores = [(name, number(value)) for name, value in record["metrics"].items()]
+    scores = [(name, number(value)) for name, value in record.metrics.items()]
     yield table(scores, caption="Scores in the search, with the supernet's weights.")
 
 
 def training(run: Run) -> Iterator[str]:
     """Yield the losses of the subnets, and how often each option was trained."""
-    records, damage = _records(run.folder.training_metrics)
+    records, damage = _records(run.folder.subnets())
     yield problem(damage)
     if not records:
         yield note("No subnet has been trained yet.")
         return
-    subnets = [record["architecture"] for record in records]
+    subnets = [record.architecture for record in records]
     distinct = len({str(subnet) for subnet in subnets})
-    yield note(
-        f"{len(records):,} of {run.config.training.subnets:,} subnets trained, {distinct:,} of them distinct."
-    )
+    yield note(f"{len(records):,} of {run.config.training.subnets:,} subnets trained, {distinct:,} of them distinct.")
     yield plot(
-        figures.training_curve([record["loss"] for record in records]),
+        figures.training_curve([record.loss for record in records]),
         "training",
         "Training loss of the subnets, each on one batch with the shared weights.",
     )
@@ -98,21 +95,21 @@ def training(run: Run) -> Iterator[str]:
 def search(run: Run) -> Iterator[str]:
     """Yield the trials: each objective over time, trade-offs, and failures."""
     space, objectives = run.components.space, run.components.objectives
-    records, damage = _records(run.folder.trials)
+    trials, damage = _records(run.folder.evaluated(space))
     yield problem(damage)
-    trials = [Trial.from_record(record, space) for record in records]
     if not trials:
         yield note("No architecture has been evaluated yet.")
         return
     texts = {trial.index: space.format(trial.architecture) for trial in trials}
-    best = None
+    best, ended = None, ""
     if run.folder.best_architecture.exists():
-        best = read_json(run.folder.best_architecture)["trial"]
+        found = run.folder.best_trial()
+        best, ended = found.trial, f" The search ended early: {found.note}." if found.note else ""
     failed = [trial for trial in trials if trial.reason is not None]
     strategy = run.config.search.strategy.name
     yield note(
         f"{len(trials):,} of {run.config.search.budget.trials:,} architectures evaluated by {strategy}, with "
-        f"the supernet's weights; {len(failed):,} failed."
+        f"the supernet's weights; {len(failed):,} failed.{ended}"
     )
     if len(failed) < len(trials):
         for objective in objectives:
@@ -137,7 +134,7 @@ def search(run: Run) -> Iterator[str]:
 
 def retraining(run: Run) -> Iterator[str]:
     """Yield the loss of the epochs, and the final scores."""
-    records, damage = _records(run.folder.retraining_metrics)
+    records, damage = _records(run.folder.epochs())
     yield problem(damage)
     finished = run.folder.best_metrics.exists()
     if not records and not finished:
@@ -148,12 +145,15 @@ def retraining(run: Run) -> Iterator[str]:
     epochs = f"{settings.epochs:,}" if finished else f"{len(records):,} of {settings.epochs:,}"
     yield note(f"{epochs} epochs from {start}.")
     if len(records) > 1:
-        losses = [record["loss"] for record in records]
+        losses = [record.loss for record in records]
         yield plot(figures.retraining_curve(losses), "retraining", "Training loss of the best subnet.")
     if finished:
         metrics = run.best_metrics()
-        names = list(metrics["test"])
-        rows = [(split, *(number(metrics[split][n]) for n in names)) for split in ("validation", "test")]
+        names = list({**metrics["test"], **metrics["validation"]})
+        rows = [
+            (split, *(number(metrics[split][n]) if n in metrics[split] else "" for n in names))
+            for split in ("validation", "test")
+        ]
         yield table(
             rows,
             ("split", *names),
@@ -164,18 +164,16 @@ def retraining(run: Run) -> Iterator[str]:
 
 def details(run: Run) -> Iterator[str]:
     """Yield the configuration and the environment."""
-    yield (
-        f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>"
-    )
+    yield (f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>")
     rows = list(_flat(read_json(run.folder.environment)))
     yield f"<details><summary>Environment</summary>{table(rows)}</details>"
 
 
-def _records(path: Path) -> tuple[list[dict[str, Any]], str]:
+def _records(lines: Iterator[Any]) -> tuple[list[Any], str]:
     """Return the lines up to the first damaged one, and what is wrong with that."""
-    records: list[dict[str, Any]] = []
+    records: list[Any] = []
     try:
-        for record in read_lines(path):
+        for record in lines:
             records.append(record)
     except RunFolderError as error:
         return records, f"The file is damaged, and only what comes before is shown: {error}"

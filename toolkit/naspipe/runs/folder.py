@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import errno
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from naspipe.errors import RunFolderError
+from naspipe.files import read_json, read_lines, writing
+from naspipe.records import BestScores, BestTrial, EpochLine, SubnetLine
+from naspipe.search.trial import Trial
+from naspipe.space import SearchSpace
 
 
 @dataclass(frozen=True)
@@ -69,16 +79,73 @@ class RunFolder:
         """The page that shows the run."""
         return self.root / "report.html"
 
-    def require(self, path: Path, what: str, command: str) -> None:
-        """Raise an error unless a phase has finished.
+    @property
+    def quoted(self) -> str:
+        """The folder as a command line spells it."""
+        return shlex.quote(str(self.root))
+
+    def subnets(self) -> Iterator[SubnetLine]:
+        """Yield what was logged of every trained subnet."""
+        advice = "Only the report needs this line: delete it."
+        return read_lines(self.training_metrics, SubnetLine.model_validate, advice)
+
+    def evaluated(self, space: SearchSpace) -> Iterator[Trial]:
+        """Yield the trials so far, in order."""
+        advice = "Delete it and every line below; the search evaluates these architectures again."
+        return read_lines(self.trials, lambda record: Trial.from_record(record, space), advice)
+
+    def best_trial(self) -> BestTrial:
+        """Return the trial that the search found best."""
+        advice = f"Delete it and run `naspipe search {self.quoted}`: the trials are kept."
+        best: BestTrial = read_json(self.best_architecture, BestTrial.model_validate, advice)
+        return best
+
+    def epochs(self) -> Iterator[EpochLine]:
+        """Yield what was logged of every epoch of retraining."""
+        advice = "Only the report needs this line: delete it."
+        return read_lines(self.retraining_metrics, EpochLine.model_validate, advice)
+
+    def best_scores(self) -> BestScores:
+        """Return the scores of the retrained subnet."""
+        advice = f"Delete it and run `naspipe retrain {self.quoted}`."
+        scores: BestScores = read_json(self.best_metrics, BestScores.model_validate, advice)
+        return scores
+
+    def require_supernet(self) -> None:
+        """Raise an error unless the supernet has been trained.
 
         Raises:
-            RunFolderError: Its last file is not there; ``command`` makes it.
+            RunFolderError: It has not.
         """
+        if self.supernet.exists():
+            return
+        self._refuse_interrupted()
+        raise RunFolderError(
+            f"{self.root} has no trained supernet yet: there is no {self.supernet.relative_to(self.root)}. "
+            f"Train it in a new run: `{self.retry}`."
+        )
+
+    def require_best(self) -> None:
+        """Raise an error unless the search has finished.
+
+        Raises:
+            RunFolderError: It has not.
+        """
+        self._require(self.best_architecture, "best architecture", "search")
+
+    def require_retrained(self) -> None:
+        """Raise an error unless the best subnet has been retrained.
+
+        Raises:
+            RunFolderError: It has not.
+        """
+        self._require(self.best_metrics, "retrained model", "retrain")
+
+    def _require(self, path: Path, what: str, command: str) -> None:
         if not path.exists():
             raise RunFolderError(
                 f"{self.root} has no {what} yet: there is no {path.relative_to(self.root)}. "
-                f"Run `{command}` first."
+                f"Run `naspipe {command} {self.quoted}` first."
             )
 
     def refuse(self, path: Path, what: str) -> None:
@@ -90,8 +157,61 @@ class RunFolder:
         if path.exists():
             raise RunFolderError(
                 f"{self.root} has {what} already: {path.relative_to(self.root)} exists, and nothing is "
-                "overwritten. Start a new run."
+                f"overwritten. Start a new run: `{self.retry}`."
             )
+
+    def refuse_trained(self) -> None:
+        """Raise an error if the supernet has been trained, or its training was broken off.
+
+        Raises:
+            RunFolderError: One of the two.
+        """
+        self.refuse(self.supernet, "a trained supernet")
+        self._refuse_interrupted()
+
+    def _refuse_interrupted(self) -> None:
+        if self.training_metrics.exists():
+            raise RunFolderError(
+                f"{self.root} has the log of a training that was broken off, "
+                f"{self.training_metrics.relative_to(self.root)}. {self.cannot_continue}"
+            )
+
+    @property
+    def retry(self) -> str:
+        """The command that does the same in a new folder."""
+        return f"naspipe train {shlex.quote(str(self.config))}"
+
+    @property
+    def cannot_continue(self) -> str:
+        """What to do about a training that was broken off."""
+        return f"A training cannot be continued yet; start it anew in a new folder: `{self.retry}`."
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working in the folder meanwhile.
+
+        Raises:
+            RunFolderError: Another one does.
+        """
+        import fcntl
+
+        path = self.root / ".lock"
+        with contextlib.ExitStack() as stack:
+            with writing(path):
+                file = stack.enter_context(path.open("a+", encoding="utf-8"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    file.seek(0)
+                    raise RunFolderError(
+                        f"one process at a time may work in a run's folder, but process "
+                        f"{file.read().strip() or '(unknown)'} works in {self.root}. "
+                        "Wait until it has finished, or stop it."
+                    ) from error
+                file.truncate(0)
+                file.write(f"{os.getpid()}\n")
+                file.flush()
+            yield
 
 
 def create_folder(out: Path | None, name: str) -> RunFolder:
@@ -121,13 +241,21 @@ class RunFolderExistsError(RunFolderError):
 
 
 def _make(path: Path) -> Path:
+    made: list[Path] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-    except FileExistsError as error:
-        raise RunFolderExistsError(
-            f"a run never overwrites another, but {error.filename} exists. Give another folder with --out."
-        ) from error
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))
+        for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
+            # Another process may make a parent meanwhile, but not the folder itself.
+            folder.mkdir(exist_ok=folder != path)
+            made.append(folder)
     except OSError as error:
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, FileExistsError):
+            raise RunFolderExistsError(
+                f"a run never overwrites another, but {error.filename} exists. Give another folder with --out."
+            ) from error
         raise RunFolderError(f"the run folder {path} cannot be made: {error.strerror}.") from error
     return path

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from naspipe.checks import check_task, load_splits
 from naspipe.components import Components, as_config, build_components
 from naspipe.config.resolve import resolve_file
 from naspipe.config.schema import RunConfig
 from naspipe.environment import describe_environment
-from naspipe.errors import InputError, RunError, RunFolderError
+from naspipe.errors import RunError, RunFolderError, TrainingError
 from naspipe.files import (
     JsonLines,
     digest_tensors,
     load_tensors,
-    read_json,
-    read_lines,
+    reading,
     save_tensors,
     write_json,
     write_text,
+    writing,
 )
+from naspipe.planning import prepare_planning
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Progress, Watch, ignore
+from naspipe.runs.weights import load_weights
 from naspipe.search.evaluation import Evaluator, count_parameters, measure_split
 from naspipe.search.loop import run_search
+from naspipe.search.objective import read_metrics
 from naspipe.search.retraining import EpochRecord, retrain
 from naspipe.search.trial import Trial, pareto_front
 from naspipe.space import Architecture
@@ -36,6 +40,7 @@ from naspipe.supernet.supernet import Supernet, build_subnet
 from naspipe.tasks.data import Splits
 from naspipe.training.determinism import deterministic
 from naspipe.training.loop import SubnetRecord, SupernetTrainer
+from naspipe.usercode import calling
 
 
 class Run:
@@ -76,17 +81,19 @@ class Run:
 
         Raises:
             ConfigError: The configuration is wrong; no folder is made.
-            TaskError: The data is missing; no folder is made.
-            SpaceError: The blocks cannot be built; no folder is made.
+            TaskError: The task does not work; no folder is made.
+            SpaceError: The blocks cannot be built, or do not fit the task; no folder is made.
             RunFolderError: The folder exists.
         """
         resolved = as_config(config)
-        _refuse_stages(resolved)
         name = f"{_word(resolved.space.name)}-{_word(resolved.task.name)}"
         # Before the folder is made, so that missing data or a broken space leaves nothing behind.
         components = build_components(resolved)
-        splits = components.task.load(resolved.seed)
         untrained = Supernet(components.space, resolved.seed)
+        splits = check_task(components, resolved, untrained)
+        planning = prepare_planning(resolved, components, splits)
+        planning.planner()
+        planning.warn()
         folder = create_folder(Path(out) if out is not None else None, name)
         run = cls(folder, resolved, watch, splits, untrained)
         write_text(folder.config, resolved.to_yaml())
@@ -125,7 +132,7 @@ class Run:
     def splits(self) -> Splits:
         """The task's data, loaded when first asked for."""
         if self._splits is None:
-            self._splits = self.components.task.load(self.config.seed)
+            self._splits = load_splits(self.components.task, self.config.seed)
         return self._splits
 
     @property
@@ -135,45 +142,38 @@ class Run:
         Raises:
             RunFolderError: The supernet has not been trained.
         """
-        self._require_supernet()
+        self.folder.require_supernet()
         return digest_tensors(load_tensors(self.folder.supernet))
 
     def train(self) -> Run:
         """Train the supernet and save it; returns the run.
 
         Raises:
-            RunFolderError: It has been trained, or its training was broken off.
+            RunFolderError: It has been trained, its training was broken off, or another process works here.
             TrainingError: It cannot go on.
+            RunError: A file cannot be written.
         """
-        self.folder.refuse(self.folder.supernet, "a trained supernet")
-        _refuse_stages(self.config)
-        self.folder.refuse(self.folder.training_metrics, "the log of a training that was broken off")
-        config = self.config
-        components = build_components(config)
-        with self._computing():
+        with self._phase(f"Interrupted. {self.folder.cannot_continue}"):
+            self.folder.refuse_trained()
+            config = self.config
+            components = build_components(config)
             supernet = self._untrained or Supernet(components.space, config.seed)
             self._untrained = None  # This phase trains it in place.
+            planner, cuts = prepare_planning(config, components, self.splits).planner()
             trainer = SupernetTrainer(
                 supernet,
                 components.task,
                 self.splits.train,
                 components.sampler,
-                components.executor,
+                planner,
+                cuts,
                 config.training,
                 config.seed,
-                config.executor.window,
             )
             with JsonLines(self.folder.training_metrics) as log:
 
                 def on_subnet(record: SubnetRecord) -> None:
-                    log.append(
-                        {
-                            "index": record.index,
-                            "architecture": dict(record.architecture),
-                            "loss": record.loss,
-                            "lr": record.lr,
-                        }
-                    )
+                    log.append({**vars(record), "architecture": dict(record.architecture)})
                     detail = f"loss {record.loss:.4f}"
                     self._watch(Progress("train", record.index + 1, config.training.subnets, detail))
 
@@ -187,16 +187,18 @@ class Run:
         A search that was broken off goes on where it stopped: what has been evaluated is looked up.
 
         Raises:
-            RunFolderError: The supernet has not been trained, or the search has finished.
-            SearchError: Every trial failed.
+            RunFolderError: The supernet has not been trained, the search has finished, a file is damaged,
+                or another process works here.
+            SearchError: Every trial failed, or the strategy did.
+            RunError: A file cannot be written.
         """
-        self._require_supernet()
-        self.folder.refuse(self.folder.best_architecture, "a finished search")
-        config = self.config
-        components = build_components(config)
-        budget = config.search.budget.trials
-        known = self.trials()
-        with self._computing():
+        with self._phase(f"Interrupted. To go on: naspipe search {self.folder.quoted}"):
+            self.folder.require_supernet()
+            self.folder.refuse(self.folder.best_architecture, "a finished search")
+            config = self.config
+            components = build_components(config)
+            budget = config.search.budget.trials
+            known = self.trials()
             evaluator = Evaluator(self.supernet(), components.task, self.splits, config)
             with JsonLines(self.folder.trials) as log:
 
@@ -213,10 +215,11 @@ class Run:
                     on_trial,
                     known,
                 )
-        if result.note:
-            self._watch(Progress("search", len(result.trials), len(result.trials), result.note))
-        best = pareto_front(result.trials, components.objectives)[0]
-        write_json(self.folder.best_architecture, best.to_record(components.space))
+            if result.note:
+                self._watch(Progress("search", len(result.trials), len(result.trials), result.note))
+            best = pareto_front(result.trials, components.objectives)[0]
+            record = {**best.to_record(components.space), "note": result.note}
+            write_json(self.folder.best_architecture, record)
         return self
 
     def retrain(self) -> Run:
@@ -225,17 +228,20 @@ class Run:
         The test split is touched here, once, after everything else.
 
         Raises:
-            RunFolderError: The search has not finished, or this has been done.
+            RunFolderError: The search has not finished, this has been done, a file is damaged, or another
+                process works here.
             TrainingError: It cannot go on.
-            RunError: The saved model does not evaluate as the trained one did.
+            RunError: The saved model does not evaluate as the trained one did, or a file cannot be written.
         """
-        self._require_best()
-        self.folder.refuse(self.folder.best_metrics, "a retrained model")
-        config, components = self.config, self.components
-        architecture = self.best_architecture()
-        # Left by a retraining that was broken off; it starts anew and gives the same again.
-        self.folder.retraining_metrics.unlink(missing_ok=True)
-        with self._computing():
+        command = f"naspipe retrain {self.folder.quoted}"
+        with self._phase(f"Interrupted. To start the retraining anew: {command}"):
+            self.folder.require_best()
+            self.folder.refuse(self.folder.best_metrics, "a retrained model")
+            config, components = self.config, self.components
+            architecture = self.best_architecture()
+            # Left by a retraining that was broken off; it starts anew and gives the same again.
+            with writing(self.folder.retraining_metrics):
+                self.folder.retraining_metrics.unlink(missing_ok=True)
             if config.retrain.init == "inherit":
                 module = self.supernet().extract(architecture)
             else:
@@ -243,9 +249,8 @@ class Run:
             with JsonLines(self.folder.retraining_metrics) as log:
 
                 def on_epoch(record: EpochRecord) -> None:
-                    log.append({"epoch": record.epoch, "loss": record.loss, "lr": record.lr})
-                    detail = f"loss {record.loss:.4f}"
-                    done = record.epoch + 1
+                    log.append(vars(record))
+                    done, detail = record.epoch + 1, f"loss {record.loss:.4f}"
                     self._watch(Progress("retrain", done, config.retrain.epochs, detail))
 
                 retrain(
@@ -257,8 +262,8 @@ class Run:
                     config.training.device,
                     on_epoch,
                 )
-            validation = self._measure(module, "validation")
             save_tensors(self.folder.best_model, module.state_dict(), {"format": "pt"})
+            validation = self._measure(module, "validation")
             reloaded = self._load_best()
             again = self._measure(reloaded, "validation")
             if again != validation:
@@ -266,16 +271,13 @@ class Run:
                     f"the model saved in {self.folder.best_model} must evaluate as it did when trained, "
                     f"{validation}, but gives {again}. It has state that its state_dict does not hold."
                 )
-            test = self._measure(reloaded, "test")
-        write_json(
-            self.folder.best_metrics,
-            {
+            scores = {
                 "text": components.space.format(architecture),
                 "validation": validation,
-                "test": test,
+                "test": self._measure(reloaded, "test"),
                 "parameters": count_parameters(reloaded),
-            },
-        )
+            }
+            write_json(self.folder.best_metrics, scores)
         return self
 
     def report(self) -> Path:
@@ -290,7 +292,7 @@ class Run:
         Raises:
             RunFolderError: It has not been retrained.
         """
-        self.folder.require(self.folder.best_metrics, "retrained model", f"naspipe retrain {self.path}")
+        self.folder.require_retrained()
         return self._load_best("cpu")
 
     def best_architecture(self) -> Architecture:
@@ -299,9 +301,10 @@ class Run:
         Raises:
             RunFolderError: The search has not finished.
         """
-        self._require_best()
-        record = read_json(self.folder.best_architecture)
-        return self.components.space.architecture(Architecture(record["architecture"]))
+        self.folder.require_best()
+        best = self.folder.best_trial()
+        with reading(str(self.folder.best_architecture), "Has the search space changed?"):
+            return self.components.space.architecture(Architecture(best.architecture))
 
     def best_metrics(self) -> dict[str, Any]:
         """Return the retrained subnet's scores: text, validation, test and parameters.
@@ -309,14 +312,12 @@ class Run:
         Raises:
             RunFolderError: It has not been retrained.
         """
-        self.folder.require(self.folder.best_metrics, "retrained model", f"naspipe retrain {self.path}")
-        metrics: dict[str, Any] = read_json(self.folder.best_metrics)
-        return metrics
+        self.folder.require_retrained()
+        return self.folder.best_scores().model_dump()
 
     def trials(self) -> list[Trial]:
         """Return the trials so far, in order."""
-        space = self.components.space
-        return [Trial.from_record(record, space) for record in read_lines(self.folder.trials)]
+        return list(self.folder.evaluated(self.components.space))
 
     def supernet(self) -> Supernet:
         """Return the trained supernet, on the run's device.
@@ -324,41 +325,40 @@ class Run:
         Raises:
             RunFolderError: It has not been trained, or belongs to another space.
         """
-        self._require_supernet()
+        self.folder.require_supernet()
         supernet = Supernet(self.components.space, self.config.seed)
-        _load_state(supernet.blocks, self.folder.supernet)
+        load_weights(supernet.blocks, self.folder.supernet)
         return supernet.to(self.config.training.device)
 
     def _load_best(self, device: str | None = None) -> nn.Module:
         module = build_subnet(self.components.space, self.best_architecture(), self.config.seed)
-        _load_state(module, self.folder.best_model)
+        load_weights(module, self.folder.best_model)
         return module.to(device or self.config.training.device).eval()
 
-    def _measure(self, module: nn.Module, split: str) -> dict[str, float]:
-        metrics = measure_split(
-            module,
-            self.components.task,
-            getattr(self.splits, split),
-            self.config.search.batch_size,
-            self.config.training.device,
-        )
-        return {name: float(value) for name, value in metrics.items()}
+    def _measure(self, module: nn.Module, split: str) -> dict[str, int | float]:
+        with calling(f"evaluating the retrained model on the {split} split", TrainingError):
+            metrics = measure_split(
+                module,
+                self.components.task,
+                getattr(self.splits, split),
+                self.config.search.batch_size,
+                self.config.training.device,
+            )
+        return read_metrics(metrics)
 
     def _describe(self, trial: Trial) -> str:
         if trial.reason is not None:
             return f"failed: {trial.reason}"
         return ", ".join(f"{o.name} {trial.metrics[o.name]:.6g}" for o in self.components.objectives)
 
-    def _computing(self) -> contextlib.AbstractContextManager[None]:
-        return deterministic(self.config.training.threads, self.config.training.device)
-
-    def _require_supernet(self) -> None:
-        command = "naspipe train CONFIG"
-        self.folder.require(self.folder.supernet, "trained supernet", command)
-
-    def _require_best(self) -> None:
-        command = f"naspipe search {self.path}"
-        self.folder.require(self.folder.best_architecture, "best architecture", command)
+    @contextlib.contextmanager
+    def _phase(self, interrupted: str) -> Iterator[None]:
+        """Hold the folder and compute deterministically; an interrupt says how to go on."""
+        with self.folder.locked(), deterministic(self.config.training.threads, self.config.training.device):
+            try:
+                yield
+            except KeyboardInterrupt as error:
+                raise KeyboardInterrupt(interrupted) from error
 
 
 def run(
@@ -383,30 +383,6 @@ def run(
     new = Run.create(config, out, watch)
     new.train().search().retrain().report()
     return new
-
-
-def _refuse_stages(config: RunConfig) -> None:
-    """Refuse what can be planned but not run yet.
-
-    Raises:
-        InputError: More than one stage, or segments.
-    """
-    section = config.executor
-    if section.stages > 1 or section.segments > 1:
-        raise InputError(
-            f"training runs on one stage in one segment so far, but executor.stages is {section.stages} and "
-            f"executor.segments is {section.segments}. `naspipe plan` shows the schedule; to train, set "
-            "both to 1."
-        )
-
-
-def _load_state(module: nn.Module, path: Path) -> None:
-    try:
-        module.load_state_dict(load_tensors(path))
-    except RuntimeError as error:
-        raise RunFolderError(
-            f"the weights in {path} must fit the run's search space, but: {error}"
-        ) from error
 
 
 def _word(name: str) -> str:

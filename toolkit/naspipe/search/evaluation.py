@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from naspipe.config.schema import RunConfig
+from naspipe.errors import TaskError
 from naspipe.keys import derive_key
 from naspipe.search.objective import PARAMETERS
 from naspipe.space import Architecture
@@ -59,9 +60,7 @@ class Evaluator:
         return {**metrics, PARAMETERS: count_parameters(subnet)}
 
 
-def measure_split(
-    module: nn.Module, task: Task, dataset: Dataset, batch_size: int, device: str
-) -> Mapping[str, Any]:
+def measure_split(module: nn.Module, task: Task, dataset: Dataset, batch_size: int, device: str) -> Mapping[str, Any]:
     """Return a module's metrics on a split, in evaluation mode.
 
     Args:
@@ -78,11 +77,30 @@ def measure_split(
             indices = range(start, min(start + batch_size, len(dataset)))
             batch = move_batch(dataset.batch(indices, key=0), device)
             outputs = module(batch.inputs)
-            totals["loss"] += float(task.loss(outputs, batch.targets).item())
-            totals["weight"] += task.weight(batch.targets)
-            for name, value in task.measure(outputs, batch.targets).items():
-                totals[name] = totals.get(name, 0.0) + value
-    return task.metrics(totals)
+            add_measures(totals, task, outputs, batch.targets)
+    return as_mapping(task.metrics(totals), task, "metrics")
+
+
+def add_measures(totals: dict[str, float], task: Task, outputs: Any, targets: Any) -> None:
+    """Add loss, weight and measures of some samples to the sums."""
+    totals["loss"] += float(task.loss(outputs, targets).item())
+    totals["weight"] += task.weight(targets)
+    for name, value in as_mapping(task.measure(outputs, targets), task, "measure").items():
+        totals[name] = totals.get(name, 0.0) + value
+
+
+def as_mapping(value: object, task: Task, method: str) -> Mapping[str, Any]:
+    """Return what a task's method returned, if it is a mapping.
+
+    Raises:
+        TaskError: It is none.
+    """
+    if not isinstance(value, Mapping):
+        raise TaskError(
+            f"{type(task).__name__}.{method} must return a mapping from names to numbers, but returned "
+            f"{value!r} of type {type(value).__name__}."
+        )
+    return value
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from naspipe.errors import SearchError
-from naspipe.search.objective import Objective, read_values
+from naspipe.errors import NaspipeError, SearchError
+from naspipe.search.objective import Objective, read_metrics, require_objectives
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.search.trial import Trial
 from naspipe.space import Architecture, SearchSpace
+from naspipe.usercode import calling
 
 MAX_REPEATS = 1_000
 """Known architectures proposed in a row before a space counts as used up."""
@@ -54,8 +54,8 @@ def run_search(
             instead of evaluated, so that the search goes on where it stopped.
 
     Raises:
-        SearchError: Every trial failed (the first reason is shown), or the strategy proposes nothing.
-        ArchitectureError: The strategy proposes what is no architecture of the space.
+        SearchError: Every trial failed (the first reason is shown), or the strategy failed, or proposed
+            nothing or what is no architecture of the space.
     """
     recorded = {trial.architecture: trial for trial in known}
     trials: dict[Architecture, Trial] = {}
@@ -63,14 +63,7 @@ def run_search(
     note = ""
     while len(trials) < budget and not note:
         outcomes = []
-        proposals = strategy.ask()
-        if not proposals:
-            raise SearchError(
-                f"strategy {type(strategy).__name__} must propose at least one architecture, but proposed "
-                f"none after {len(trials)} of {budget} trials."
-            )
-        for architecture in proposals:
-            checked = space.architecture(architecture)
+        for checked in _ask(strategy, space, f"after {len(trials)} of {budget} trials"):
             trial = trials.get(checked)
             repeats = repeats + 1 if trial else 0
             if trial is None:
@@ -83,7 +76,8 @@ def run_search(
                 trials[checked] = trial
             outcomes.append(Outcome(checked, trial.values(objectives)))
         else:
-            strategy.tell(outcomes)
+            with calling(f"strategy {type(strategy).__name__}: tell()", SearchError):
+                strategy.tell(outcomes)
         note = _used_up(space, len(trials), repeats)
     done = list(trials.values())
     failed = [trial for trial in done if trial.reason is not None]
@@ -93,21 +87,28 @@ def run_search(
     return SearchResult(done, note if len(done) < budget else "")
 
 
-def _evaluate(
-    index: int, architecture: Architecture, objectives: Sequence[Objective], evaluate: Evaluate
-) -> Trial:
+def _ask(strategy: Strategy, space: SearchSpace, when: str) -> list[Architecture]:
+    """Return what a strategy proposes, as architectures of the space."""
+    what = f"strategy {type(strategy).__name__}: ask()"
+    with calling(what, SearchError):
+        proposals: object = strategy.ask()
+    if not isinstance(proposals, (list, tuple)) or not proposals:
+        raise SearchError(f"{what} must return a list of at least one architecture, but returned {proposals!r} {when}.")
+    try:
+        return [space.architecture(proposal) for proposal in proposals]
+    except NaspipeError as error:
+        raise SearchError(f"{what} must return architectures of the space, but: {error}") from error
+
+
+def _evaluate(index: int, architecture: Architecture, objectives: Sequence[Objective], evaluate: Evaluate) -> Trial:
     try:
         metrics = evaluate(architecture)
-        read_values(metrics, objectives)
+        require_objectives(metrics, objectives)
+        numbers = read_metrics(metrics)
     except Exception as error:
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
         return Trial(index, architecture, {}, reason=f"{kind}{error}")
-    finite = {
-        name: value
-        for name, value in metrics.items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    }
-    return Trial(index, architecture, finite)
+    return Trial(index, architecture, numbers)
 
 
 def _used_up(space: SearchSpace, count: int, repeats: int) -> str:

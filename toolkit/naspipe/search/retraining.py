@@ -16,6 +16,7 @@ from naspipe.tasks.data import Dataset, EpochOrder, move_batch
 from naspipe.tasks.task import Task
 from naspipe.training.determinism import seed_generators
 from naspipe.training.schedule import OptimizerFactory, schedule_factor
+from naspipe.usercode import calling
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def retrain(
         on_epoch: Called after each epoch.
 
     Raises:
-        TrainingError: A loss was not finite.
+        TrainingError: A loss was not finite, or the module or the task failed.
     """
     module.to(device).train()
     optimizers = OptimizerFactory(config.optimizer)
@@ -67,25 +68,27 @@ def retrain(
     for epoch in range(config.epochs):
         total = weight = 0.0
         for step in range(epoch * order.batches_per_epoch, (epoch + 1) * order.batches_per_epoch):
-            batch = move_batch(order.batch(step), device)
-            seed_generators(derive_key(seed, "retrain", step))
-            batch_weight = task.weight(batch.targets)
-            loss = task.loss(module(batch.inputs), batch.targets)
-            if not math.isfinite(loss.item()):
-                raise TrainingError(
-                    f"retraining, epoch {epoch}, step {step}: the loss must be finite, but is "
-                    f"{loss.item()}. Lower retrain.optimizer.lr, or set retrain.clip_norm."
-                )
-            total += float(loss.item())
-            weight += batch_weight
-            if optimizer is None or not loss.requires_grad:
-                continue
-            lr = optimizers.lr * schedule_factor(config.schedule, step, steps)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
-            optimizer.zero_grad()
-            torch.autograd.backward(loss / batch_weight)
-            if config.clip_norm is not None:
-                nn.utils.clip_grad_norm_(parameters, config.clip_norm)
-            optimizer.step()
+            with calling(f"retraining, epoch {epoch}, step {step}", TrainingError):
+                batch = move_batch(order.batch(step), device)
+                seed_generators(derive_key(seed, "retrain", step))
+                batch_weight = task.weight(batch.targets)
+                loss = task.loss(module(batch.inputs), batch.targets)
+                value = float(loss.item())
+                if not math.isfinite(value):
+                    raise TrainingError(
+                        f"retraining, epoch {epoch}, step {step}: the loss must be finite, but is {value}. "
+                        "Lower retrain.optimizer.lr, or set retrain.clip_norm."
+                    )
+                total += value
+                weight += batch_weight
+                if optimizer is None or not loss.requires_grad:
+                    continue
+                lr = optimizers.lr * schedule_factor(config.schedule, step, steps)
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+                optimizer.zero_grad()
+                torch.autograd.backward(loss / batch_weight)
+                if config.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(parameters, config.clip_norm)
+                optimizer.step()
         on_epoch(EpochRecord(epoch, total / weight, lr))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from naspipe.records import TrialLine
 from naspipe.search.objective import Objective
 from naspipe.space import Architecture, SearchSpace
 
@@ -44,10 +45,16 @@ class Trial:
         }
 
     @classmethod
-    def from_record(cls, record: dict[str, Any], space: SearchSpace) -> Trial:
-        """Read a line of ``trials.jsonl``."""
-        architecture = space.architecture(Architecture(record["architecture"]))
-        return cls(record["trial"], architecture, record["metrics"], record["reason"])
+    def from_record(cls, record: object, space: SearchSpace) -> Trial:
+        """Read a line of ``trials.jsonl``.
+
+        Raises:
+            ValueError: It has not the shape of one.
+            InputError: Its architecture is none of the space.
+        """
+        line = TrialLine.model_validate(record)
+        architecture = space.architecture(Architecture(line.architecture))
+        return cls(line.trial, architecture, line.metrics, line.reason)
 
 
 def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
@@ -67,7 +74,5 @@ def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> li
     return [
         trial
         for own, _, trial in ranked
-        if not any(
-            other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other, _, _ in ranked
-        )
+        if not any(other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other, _, _ in ranked)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -27,6 +27,26 @@ def as_option(value: object) -> Option:
         "an option must be a text, a number, true, false, None or a tuple of these, but got "
         f"{value!r} of type {type(value).__name__}. Give it a name, and look the object up by it."
     )
+
+
+def _as_options(values: object, what: str) -> tuple[Option, ...]:
+    # A set has no order, and a text would be taken letter by letter.
+    if isinstance(values, (str, bytes, set, frozenset)) or not isinstance(values, Iterable):
+        raise SpaceError(f"{what} must be a list or a tuple, but got {values!r} of type {type(values).__name__}.")
+    return tuple(as_option(option) for option in values)
+
+
+def _read_when(name: str, when: object) -> tuple[str | None, tuple[Option, ...]]:
+    """Return a parent's name and options."""
+    if when is None:
+        return None, ()
+    if not isinstance(when, (tuple, list)) or len(when) != 2 or not isinstance(when[0], str):
+        raise SpaceError(
+            f"when= of decision {name!r} must be the name of another decision and a list of its options, as "
+            f"in when=('kind', ['conv']), but got {when!r}."
+        )
+    what = f"when= of decision {name!r}: the options of {when[0]!r}"
+    return when[0], _as_options(when[1], what)
 
 
 @dataclass(frozen=True)
@@ -61,25 +81,25 @@ class Decision:
             when: ``(parent, options of the parent)`` under which this decision exists.
 
         Raises:
-            SpaceError: No name, no option, or two equal options.
+            SpaceError: No name, no option, two equal options, or what is no list of options.
         """
-        if not name:
-            raise SpaceError("a decision must have a name, but got an empty text.")
-        values = tuple(as_option(option) for option in options)
+        if not name or not isinstance(name, str):
+            raise SpaceError(f"a decision must have a text as its name, but got {name!r}.")
+        values = _as_options(options, f"the options of decision {name!r}")
         if not values:
             raise SpaceError(f"decision {name!r} must have at least one option, but has none.")
         indices: dict[Option, int] = {}
         for index, value in enumerate(values):
             if value in indices:
                 raise SpaceError(
-                    f"the options of decision {name!r} must differ, but {value!r} equals "
-                    f"{values[indices[value]]!r}."
+                    f"the options of decision {name!r} must differ, but {value!r} equals {values[indices[value]]!r}."
                 )
             indices[value] = index
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "options", values)
-        object.__setattr__(self, "parent", when[0] if when else None)
-        object.__setattr__(self, "parent_options", tuple(as_option(o) for o in when[1]) if when else ())
+        parent, parent_options = _read_when(name, when)
+        object.__setattr__(self, "parent", parent)
+        object.__setattr__(self, "parent_options", parent_options)
         object.__setattr__(self, "_indices", indices)
 
     def index(self, option: object) -> int:

@@ -13,6 +13,7 @@ from naspipe.space.architecture import Architecture
 from naspipe.space.decision import Decision, Option, as_option
 from naspipe.space.graph import ArchitectureGraph, chain_graph
 from naspipe.suggestions import listing, nearest
+from naspipe.usercode import calling
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,13 +39,19 @@ class SearchSpace(ABC):
         Raises:
             SpaceError: There are none, two have one name, or a parent or its option is unknown.
         """
+        name = type(self).__name__
+        if not isinstance(decisions, Iterable):
+            raise SpaceError(f"{name}.__init__ must pass on a list of decisions, but passed {decisions!r}.")
         self.decisions = tuple(decisions)
         if not self.decisions:
-            raise SpaceError(
-                f"a search space must have at least one decision, but {type(self).__name__} has none."
-            )
+            raise SpaceError(f"a search space must have at least one decision, but {name} has none.")
         self._by_name: dict[str, Decision] = {}
         for decision in self.decisions:
+            if not isinstance(decision, Decision):
+                raise SpaceError(
+                    f"{name}.__init__ must pass on decisions, as in naspipe.Decision('kernel', (3, 5)), but "
+                    f"passed {decision!r} of type {type(decision).__name__}."
+                )
             if decision.name in self._by_name:
                 raise SpaceError(f"decisions must have different names, but two are {decision.name!r}.")
             self._check_parent(decision)
@@ -107,8 +114,7 @@ class SearchSpace(ABC):
         """
         if name not in self._by_name:
             raise SpaceError(
-                f"the space has no decision {name!r}.{nearest(name, self._names)} "
-                f"It has {listing(self._names)}."
+                f"the space has no decision {name!r}.{nearest(name, self._names)} It has {listing(self._names)}."
             )
         return self._by_name[name]
 
@@ -119,6 +125,11 @@ class SearchSpace(ABC):
             ArchitectureError: A decision is unknown, missing, or does not exist under these choices;
                 an option is not offered; or the validity rule refuses the whole.
         """
+        if not isinstance(choices, Mapping):
+            raise ArchitectureError(
+                f"an architecture must be a mapping from decisions to options, but got {choices!r} of type "
+                f"{type(choices).__name__}. {type(self).__name__} has the decisions {listing(self._names)}."
+            )
         options: list[Option] = []
         names: list[str] = []
         for decision in self.decisions:
@@ -138,11 +149,19 @@ class SearchSpace(ABC):
             if name not in self._by_name:
                 self._refuse_unknown(name)
         architecture = Architecture.unchecked(tuple(names), tuple(options))
-        if not self.is_valid(architecture):
-            raise ArchitectureError(
-                f"the validity rule of {type(self).__name__} refuses {self.format(architecture)}."
-            )
+        if not self._admits(architecture):
+            raise ArchitectureError(f"the validity rule of {type(self).__name__} refuses {self.format(architecture)}.")
         return architecture
+
+    def _admits(self, architecture: Architecture) -> bool:
+        if not self.has_rule:
+            return True
+        name = f"{type(self).__name__}.is_valid"
+        with calling(name, SpaceError):
+            valid: object = self.is_valid(architecture)
+        if valid is None:
+            raise SpaceError(f"{name} must return True or False, but returned None for {architecture!r}.")
+        return bool(valid)
 
     def _refuse_unknown(self, name: str) -> NoReturn:
         raise ArchitectureError(
@@ -185,7 +204,7 @@ class SearchSpace(ABC):
         uniform = generator.random
         for _ in range(MAX_TRIES):
             architecture = self.from_indices([int(uniform() * len(o)) for o in self._options])
-            if self.is_valid(architecture):
+            if self._admits(architecture):
                 return architecture
         raise SpaceError(
             f"the validity rule of {type(self).__name__} must admit some architecture, but refused each of "

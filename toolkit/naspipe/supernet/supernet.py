@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from naspipe.keys import derive_key
 from naspipe.space import Architecture, SearchSpace
 from naspipe.supernet.block import Block, FixedBlock, Payload
 from naspipe.supernet.normalization import drop_statistics, restore_statistics
+from naspipe.usercode import calling
 
 ALWAYS_ACTIVE = "always_active"
 """Name of the layer of a block's parameters that are outside every named layer."""
@@ -57,27 +57,29 @@ def build_blocks(space: SearchSpace, seed: int, purpose: str) -> Iterator[Block]
         SpaceError: The space yields something that is no module, or no block at all.
     """
     count = 0
+    end = object()
+    name = type(space).__name__
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_key(seed, purpose, "init", 0))
-        iterator = iter(space.blocks())
+        with calling(f"{name}.blocks()", SpaceError):
+            blocks: object = space.blocks()
+        if not isinstance(blocks, Iterable):
+            raise SpaceError(
+                f"{name}.blocks() must yield torch modules or return a list of them, but returned {blocks!r}."
+            )
+        iterator = iter(blocks)
         while True:
             torch.default_generator.manual_seed(derive_key(seed, purpose, "init", count))
-            try:
-                module = next(iterator)
-            except StopIteration:
+            with calling(f"{name}.blocks(): building block {count}", SpaceError):
+                module = next(iterator, end)
+            if module is end:
                 break
-            except Exception as error:
-                trace = "".join(traceback.format_exception(error)).rstrip()
-                raise SpaceError(f"{type(space).__name__} failed to build block {count}:\n{trace}") from error
             if not isinstance(module, nn.Module):
-                raise SpaceError(
-                    f"{type(space).__name__}.blocks() must yield torch modules, but yielded {module!r} "
-                    f"as block {count}."
-                )
+                raise SpaceError(f"{name}.blocks() must yield torch modules, but yielded {module!r} as block {count}.")
             yield module if isinstance(module, Block) else FixedBlock(module)
             count += 1
     if count == 0:
-        raise SpaceError(f"{type(space).__name__}.blocks() must yield blocks, but yielded none.")
+        raise SpaceError(f"{name}.blocks() must yield blocks, but yielded none.")
 
 
 class Supernet(nn.Module):
@@ -130,8 +132,7 @@ class Supernet(nn.Module):
     def used_layers(self, architecture: Architecture) -> list[tuple[LayerParameters, ...]]:
         """Return the layers with parameters that an architecture uses, for every block."""
         return [
-            used_layers(block, self.layers_by_block[index], index, architecture)
-            for index, block in enumerate(self)
+            used_layers(block, self.layers_by_block[index], index, architecture) for index, block in enumerate(self)
         ]
 
     def num_parameters(self, architecture: Architecture | None = None) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree  # flattens any nest; torch offers no public one
 
-from naspipe.errors import TaskError
+from naspipe.errors import InputError, TaskError
 from naspipe.keys import derive_key, draw_permutation, keyed_random
 
 
@@ -120,10 +120,7 @@ def split_tensors(inputs: Tensor, targets: Tensor, seed: int, *, validation: flo
             )
     # Sorted, so that a split is the same set whatever order it was drawn in.
     return Splits(
-        **{
-            name: TensorDataset(inputs[sorted(indices)], targets[sorted(indices)])
-            for name, indices in bounds.items()
-        }
+        **{name: TensorDataset(inputs[sorted(indices)], targets[sorted(indices)]) for name, indices in bounds.items()}
     )
 
 
@@ -162,6 +159,26 @@ class EpochOrder:
         return self._dataset.batch(indices, derive_key(self._seed, self._purpose, "batch", index))
 
 
+def smallest_batch(samples: int, batch_size: int) -> int:
+    """Return the samples of an epoch's smallest batch."""
+    return min(samples, samples % batch_size or batch_size)
+
+
+def require_microbatches(samples: int, batch_size: int, microbatches: int) -> None:
+    """Raise an error if some batch has fewer samples than micro-batches.
+
+    Raises:
+        InputError: It has.
+    """
+    smallest = smallest_batch(samples, batch_size)
+    if smallest < microbatches:
+        raise InputError(
+            f"training.microbatches must be at most the samples of the smallest batch, but is "
+            f"{microbatches}, and with {samples} samples and training.batch_size = {batch_size} a batch "
+            f"has {smallest}. Choose fewer micro-batches or another batch size."
+        )
+
+
 def move_batch(batch: Batch, device: str) -> Batch:
     """Return a batch with its tensors on a device."""
 
@@ -181,8 +198,5 @@ def split_batch(batch: Batch, parts: int) -> list[Batch]:
 
 def _split_nest(nest: Any, parts: int) -> list[Any]:
     values, structure = pytree.tree_flatten(nest)
-    pieces = [
-        torch.tensor_split(value, parts) if isinstance(value, Tensor) else (value,) * parts
-        for value in values
-    ]
+    pieces = [torch.tensor_split(value, parts) if isinstance(value, Tensor) else (value,) * parts for value in values]
     return [pytree.tree_unflatten([piece[part] for piece in pieces], structure) for part in range(parts)]

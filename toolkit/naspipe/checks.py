@@ -1,0 +1,184 @@
+"""What is tried before a run starts: a task and a space on each other, on a copy of one subnet.
+
+Nothing of it changes the supernet, a generator or the disk, and the test split is only counted.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree  # as in tasks.data
+
+from naspipe.components import Components
+from naspipe.config.schema import RunConfig
+from naspipe.errors import NaspipeWarning, SpaceError, TaskError
+from naspipe.keys import derive_key, keyed_random
+from naspipe.search.evaluation import as_mapping
+from naspipe.search.objective import PARAMETERS, as_number
+from naspipe.space import Architecture
+from naspipe.suggestions import listing
+from naspipe.supernet.supernet import Supernet
+from naspipe.tasks.data import Batch, Splits, require_microbatches, smallest_batch, split_batch
+from naspipe.tasks.task import Task
+from naspipe.training.determinism import deterministic, seed_generators
+from naspipe.usercode import calling
+
+
+def check_task(components: Components, config: RunConfig, supernet: Supernet) -> Splits:
+    """Load the data and try task and space on it, as training, search and retraining will.
+
+    Args:
+        components: The plug-ins.
+        config: The settings.
+        supernet: Of the space, on the CPU; it is left as it is.
+
+    Returns:
+        The data.
+
+    Raises:
+        TaskError: The data or a method of the task is not as it must be.
+        SpaceError: The subnet fails on the data.
+        InputError: Batches are too small to be cut into micro-batches.
+    """
+    task, space = components.task, components.space
+    splits = load_splits(task, config.seed)
+    samples = len(splits.train)
+    require_microbatches(samples, config.training.batch_size, config.training.microbatches)
+    _warn_of_warmup(config, samples)
+    architecture = space.random_architecture(keyed_random(config.seed, "check"))
+    with deterministic(config.training.threads, "cpu"):
+        seed_generators(derive_key(config.seed, "check"))
+        rehearsal = _Rehearsal(components, splits, supernet, architecture)
+        # What training does first, and the smallest batches of all: normalisation may refuse those.
+        first = rehearsal.batch("train", min(samples, config.training.batch_size))
+        for part in split_batch(first, config.training.microbatches):
+            rehearsal.train(part)
+        smallest = min(
+            smallest_batch(samples, config.training.batch_size) // config.training.microbatches,
+            smallest_batch(samples, config.retrain.batch_size),
+        )
+        rehearsal.train(rehearsal.batch("train", min(smallest, 2)))
+        rehearsal.evaluate(rehearsal.batch("validation", min(len(splits.validation), config.search.batch_size)))
+    return splits
+
+
+def load_splits(task: Task, seed: int) -> Splits:
+    """Return a task's data, if it is what it must be.
+
+    Raises:
+        TaskError: It cannot be loaded, is no ``Splits``, or a split has no samples.
+    """
+    name = f"{type(task).__name__}.load"
+    with calling(name, TaskError):
+        splits: object = task.load(seed)
+    if not isinstance(splits, Splits):
+        raise TaskError(
+            f"{name} must return naspipe.Splits(train, validation, test), but returned {_describe(splits)}. "
+            "naspipe.split_tensors makes them from two tensors."
+        )
+    with calling(f"{name} must return splits with a length: len() of one", TaskError):
+        sizes = splits.sizes()
+    for split, size in sizes.items():
+        if size == 0:
+            raise TaskError(f"every split must have samples, but {split} of {name} has none.")
+    return splits
+
+
+class _Rehearsal:
+    """One subnet, copied, and the calls of training and evaluation with it."""
+
+    def __init__(self, components: Components, splits: Splits, supernet: Supernet, architecture: Architecture) -> None:
+        self._task, self._objectives = components.task, components.objectives
+        self._splits = splits
+        space = type(components.space).__name__
+        with calling(f"{space}.format of a random architecture", SpaceError):
+            self._name = f"{space}, architecture {components.space.format(architecture)}"
+        with calling(f"{self._name}: extracting it from the supernet", SpaceError):
+            supernet.used_layers(architecture)
+            self._subnet = supernet.extract(architecture)
+
+    def batch(self, split: str, count: int) -> Batch:
+        """Return the first samples of a split."""
+        what = f"{type(self._task).__name__}: batch() of the {split} split"
+        with calling(what, TaskError):
+            batch: object = getattr(self._splits, split).batch(list(range(count)), key=0)
+        if not isinstance(batch, Batch):
+            raise TaskError(f"{what} must return naspipe.Batch(inputs, targets), but returned {_describe(batch)}.")
+        return batch
+
+    def train(self, batch: Batch) -> None:
+        """Compute the loss of a batch as training does."""
+        self._subnet.train()
+        self._add_loss({"loss": 0.0, "weight": 0.0}, self._forward(batch), batch.targets)
+
+    def evaluate(self, batch: Batch) -> None:
+        """Compute the metrics of a batch as the search does."""
+        self._subnet.eval()
+        totals = {"loss": 0.0, "weight": 0.0}
+        with torch.no_grad():
+            outputs = self._forward(batch)
+            self._add_loss(totals, outputs, batch.targets)
+            measures = as_mapping(self._ask("measure", outputs, batch.targets), self._task, "measure")
+        totals.update(measures)
+        metrics = as_mapping(self._ask("metrics", totals), self._task, "metrics")
+        for objective in self._objectives:
+            if objective.name not in (*metrics, PARAMETERS):
+                raise TaskError(
+                    f"{type(self._task).__name__}.metrics must return every objective of the search, but "
+                    f"{objective.name!r} is missing. It returned {listing(map(str, metrics))}."
+                )
+
+    def _forward(self, batch: Batch) -> Any:
+        mode = "training" if self._subnet.training else "evaluation"
+        with calling(
+            f"the space must fit the task, but a batch with inputs {_describe(batch.inputs)} in {mode} mode "
+            f"of {self._name}",
+            SpaceError,
+        ):
+            return self._subnet(batch.inputs)
+
+    def _add_loss(self, totals: dict[str, float], outputs: Any, targets: Any) -> None:
+        task = type(self._task).__name__
+        loss = self._ask("loss", outputs, targets)
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            raise TaskError(f"{task}.loss must return the summed loss, a scalar, but returned {_describe(loss)}.")
+        weight = as_number(self._ask("weight", targets))
+        if weight is None or not weight > 0:
+            raise TaskError(
+                f"{task}.weight must return what the loss is divided by, a number above 0, but returned {weight!r}."
+            )
+        totals["loss"] += float(loss.item())
+        totals["weight"] += weight
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        given = " and ".join(map(_describe, arguments)) if method != "metrics" else "the sums"
+        with calling(f"{type(self._task).__name__}.{method}, given {given},", TaskError):
+            return getattr(self._task, method)(*arguments)
+
+
+def _describe(value: object) -> str:
+    """Return the shapes of a nest of tensors, or what else it is."""
+    if isinstance(value, Tensor):
+        return f"shape {tuple(value.shape)}"
+    leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+    if leaves:
+        return f"{type(value).__name__} of shapes {listing(str(tuple(leaf.shape)) for leaf in leaves)}"
+    return f"{value!r} of type {type(value).__name__}"
+
+
+def _warn_of_warmup(config: RunConfig, samples: int) -> None:
+    batches = -(-samples // config.retrain.batch_size)
+    for phase, settings, steps in (
+        ("training", config.training, config.training.subnets),
+        ("retrain", config.retrain, config.retrain.epochs * batches),
+    ):
+        if settings.schedule.warmup >= steps:
+            warnings.warn(
+                f"{phase}.schedule.warmup = {settings.schedule.warmup} takes up all {steps} steps, so that "
+                "the learning rate only rises. Choose a shorter one, or more steps.",
+                NaspipeWarning,
+                stacklevel=3,
+            )

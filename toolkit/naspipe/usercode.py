@@ -1,0 +1,49 @@
+"""Calls into plug-ins: what they raise becomes an error that names what was called."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from naspipe.errors import NaspipeError, RunError
+
+# Whose frames say nothing about a plug-in's fault, if they come before the plug-in's own.
+_OURS = {"naspipe", "typer", "click", "importlib", "contextlib", "functools", "torch", "pydantic"}
+
+
+@contextmanager
+def calling(what: str, failure: type[NaspipeError]) -> Iterator[None]:
+    """Turn what a plug-in raises into ``failure``.
+
+    An error of bad input carries the plug-in's traceback in its text. That of a failed run names only the
+    exception: it is the cause, and whoever shows the error shows it too.
+
+    Args:
+        what: What is called, for example ``MyTask.loss``.
+        failure: The error to raise; one that is of this type already passes.
+    """
+    try:
+        yield
+    except failure:
+        raise
+    except Exception as error:
+        if isinstance(error, NaspipeError):
+            raise failure(f"{what} failed: {error}") from error
+        if issubclass(failure, RunError):
+            raise failure(f"{what} failed: {type(error).__name__}: {error}") from error
+        raise failure(f"{what} failed:\n{user_traceback(error)}") from error
+
+
+def user_traceback(error: BaseException) -> str:
+    """Return an exception as Python shows it, from the plug-in's first frame on."""
+    summary = traceback.TracebackException(type(error), error, _users(error.__traceback__))
+    lines = list(summary.format())
+    return "".join(lines if _users(error.__traceback__) else summary.format_exception_only()).rstrip()
+
+
+def _users(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+        trace = trace.tb_next
+    return trace
