@@ -88,11 +88,15 @@ def test_a_dataset_that_returns_no_batch_is_refused(tmp_path: Path, monkeypatch:
         create(tmp_path, monkeypatch, task={"load": load})
 
 
-def test_a_space_that_does_not_fit_the_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_space_that_does_not_fit_the_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def blocks(self: TinySpace) -> Any:
         yield nn.Conv2d(3, self.width, 1)
 
-    message = r"(?s)must fit the task, .* inputs shape \(10, 1, 4, 4\) in training mode of MySpace, arch.*channels"
+    message = (
+        r"(?s)must fit the task, .* inputs shape \(10, 1, 4, 4\) in training mode of MySpace, arch.*channels"
+    )
     with pytest.raises(SpaceError, match=message):
         create(tmp_path, monkeypatch, space={"blocks": blocks})
     assert not list(tmp_path.iterdir())
@@ -100,7 +104,9 @@ def test_a_space_that_does_not_fit_the_data_is_refused(tmp_path: Path, monkeypat
 
 def test_too_few_classes_are_refused(tmp_path: Path) -> None:
     config = {**TINY, "task": {"name": "digits"}, "training": {"subnets": 3}}
-    with pytest.raises(TaskError, match=r"(?s)Digits.loss, given shape \(64, 3\) and shape \(64,\), failed:.*bounds"):
+    with pytest.raises(
+        TaskError, match=r"(?s)Digits.loss, given shape \(64, 3\) and shape \(64,\), failed:.*bounds"
+    ):
         Run.create(config, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -72,7 +72,9 @@ def test_run_ends_with_architecture_scores_files_and_the_next_commands(
     assert lines[-1].strip() == "naspipe run CONFIG --set seed=1"
 
 
-def test_the_phases_one_by_one_name_what_comes_next(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
+def test_the_phases_one_by_one_name_what_comes_next(
+    naspipe_command: Command, config: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     code, text, _ = naspipe_command("train", config, "--out", out, "--set", "training.subnets=5")
     assert code == 0
@@ -100,7 +102,9 @@ def test_validate_prints_sizes_and_creates_nothing(
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_bad_input_ends_with_2_and_creates_nothing(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
+def test_bad_input_ends_with_2_and_creates_nothing(
+    naspipe_command: Command, config: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     for arguments, message in (
         (("run", config, "--out", out, "--set", "training.subnet=3"), "Did you mean 'subnets'?"),
@@ -193,13 +197,18 @@ def test_plugins_shows_parameters_with_types_defaults_and_docs(naspipe_command: 
     code, text, _ = naspipe_command("plugins", "nasbench201")
     assert code == 0
     assert "channels: int >= 1, default 16\n      Channels of the first stage;" in text
-    assert "mutation_probability: float >= 0, <= 1 | None, default None" in naspipe_command("plugins", "evolution")[1]
+    assert (
+        "mutation_probability: float >= 0, <= 1 | None, default None"
+        in naspipe_command("plugins", "evolution")[1]
+    )
     assert "distance: int >= 0, required" in naspipe_command("plugins", "spaced")[1]
     assert "width: int, default 4" in naspipe_command("plugins", "conftest:TinySpace")[1]
     assert "It takes no parameters." in naspipe_command("plugins", "uniform")[1]
 
 
-def test_doctor_names_versions_and_what_is_missing(naspipe_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_versions_and_what_is_missing(
+    naspipe_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, text, _ = naspipe_command("doctor")
     assert code == 0
     for word in ("torch", "CPU", "Threads", "GPUs", "Backends", "nni"):

@@ -79,7 +79,9 @@ def training(run: Run) -> Iterator[str]:
         return
     subnets = [record.architecture for record in records]
     distinct = len({str(subnet) for subnet in subnets})
-    yield note(f"{len(records):,} of {run.config.training.subnets:,} subnets trained, {distinct:,} of them distinct.")
+    yield note(
+        f"{len(records):,} of {run.config.training.subnets:,} subnets trained, {distinct:,} of them distinct."
+    )
     yield plot(
         figures.training_curve([record.loss for record in records]),
         "training",
@@ -164,7 +166,9 @@ def retraining(run: Run) -> Iterator[str]:
 
 def details(run: Run) -> Iterator[str]:
     """Yield the configuration and the environment."""
-    yield (f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>")
+    yield (
+        f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>"
+    )
     rows = list(_flat(read_json(run.folder.environment)))
     yield f"<details><summary>Environment</summary>{table(rows)}</details>"
 

@@ -255,7 +255,8 @@ def _make(path: Path) -> Path:
                 folder.rmdir()
         if isinstance(error, FileExistsError):
             raise RunFolderExistsError(
-                f"a run never overwrites another, but {error.filename} exists. Give another folder with --out."
+                f"a run never overwrites another, but {error.filename} exists. "
+                "Give another folder with --out."
             ) from error
         raise RunFolderError(f"the run folder {path} cannot be made: {error.strerror}.") from error
     return path
