@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,9 +64,7 @@ def test_always_active_layers_fold_in_order_whatever_order_subnets_run_in(
     while len(updated) < subnets:
         # F(y) follows every U(x), x <= y - 1 - D; U(y) follows F(y).
         ready = [
-            ("read", y)
-            for y in range(subnets)
-            if y not in started and all(x in updated for x in range(y - delay))
+            ("read", y) for y in range(subnets) if y not in started and all(x in updated for x in range(y - delay))
         ]
         ready += [("update", y) for y in readings]
         step, subnet = choose.choice(ready)  # type: ignore[attr-defined]
@@ -104,6 +103,27 @@ def test_a_reader_in_flight_keeps_the_version_it_read() -> None:
     assert not torch.equal(parameter.detach(), before)
     backward(second, 1)
     assert torch.equal(second.tensors["w"].grad, 4 * before)  # type: ignore[arg-type]
+
+
+def test_a_backward_through_a_version_that_was_overwritten_is_refused() -> None:
+    layer, _ = make(True, 0)
+    reading = layer.read(0)
+    loss = (reading.tensors["w"] ** 2).sum()
+    # As a broken plan would: the update comes before the backward, and nobody is known to read.
+    reading.tensors["w"].grad = torch.ones(4)
+    layer.update(0, reading, 0.1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_reader_goes_backward_through_its_version_after_another_update() -> None:
+    layer, _ = make(True, 0)
+    first, second = layer.read(0), layer.read(1)
+    loss = (second.tensors["w"] ** 2).sum()
+    backward(first, 0)
+    layer.update(0, first, 0.1)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert torch.equal(second.tensors["w"].grad, 2 * torch.arange(4.0))  # type: ignore[arg-type]
 
 
 def test_a_read_without_gradient_advances_the_version_and_changes_nothing() -> None:

@@ -197,9 +197,7 @@ def test_a_cost_table_with_a_mistake_names_its_place(tmp_path: Path, blocks: Any
 
 def test_a_forward_that_costs_nothing_is_refused() -> None:
     free = CostTable.model_validate_json('{"blocks": [{"base": [0, 1, 0]}]}')
-    with pytest.raises(
-        InputError, match="forward and backward of block 0 must cost at least 1 tick, but cost 0"
-    ):
+    with pytest.raises(InputError, match="forward and backward of block 0 must cost at least 1 tick, but cost 0"):
         free.describe([[UsedLayer("a", True)]])
     with pytest.raises(InputError, match="an entry for each of the 2 blocks, but has 1"):
         CostTable.uniform(1).describe([[], []])

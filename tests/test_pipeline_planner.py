@@ -137,10 +137,7 @@ def test_one_layer_shared_by_all_in_the_last_block_serialises_only_the_last_bloc
 
 
 def test_a_stage_ten_times_slower_is_busy_nearly_all_the_time() -> None:
-    slow = [
-        SubnetShape([[UsedLayer(str(y), True)]] * 4, (1, 10, 1, 1), (2, 20, 2, 2), (0,) * 4)
-        for y in range(30)
-    ]
+    slow = [SubnetShape([[UsedLayer(str(y), True)]] * 4, (1, 10, 1, 1), (2, 20, 2, 2), (0,) * 4) for y in range(30)]
     plan = causal(lambda: iter(slow), 30, 4)
     assert stage_statistics(plan)[1].busy / plan.makespan > 0.95
 
@@ -179,11 +176,8 @@ def test_always_active_versions_are_the_delay_plus_one() -> None:
         )
         plan = scenario.plan(Sequential(), Layout(2))
         assert versions_held(plan) == [delay, delay]
-        sizes = {
-            (b, n): 10 if n == "always_active" else 1
-            for b in range(4)
-            for n in [*map(str, range(30)), "always_active"]
-        }
+        names = ["always_active", *map(str, range(30))]
+        sizes = {(block, name): 10 if name == "always_active" else 1 for block in range(4) for name in names}
         assert versions_held(plan, sizes) == [10 * delay, 10 * delay]
 
 
@@ -215,9 +209,7 @@ def test_a_bulk_shares_one_flush_and_the_last_may_be_short() -> None:
 
 def test_a_balanced_partition_moves_blocks_and_is_counted() -> None:
     costs = [(1, 1, 1, 9), (9, 1, 1, 1)]
-    subnets = [
-        SubnetShape([[UsedLayer(str(y), True)]] * 4, costs[y % 2], costs[y % 2], (0,) * 4) for y in range(20)
-    ]
+    subnets = [SubnetShape([[UsedLayer(str(y), True)]] * 4, costs[y % 2], costs[y % 2], (0,) * 4) for y in range(20)]
     scenario = Scenario(lambda: iter(subnets), 20, 1, None, ())
     balanced = scenario.plan(CSP(), Layout(2, partition="balanced"))
     assert find_violations(balanced) == []
@@ -248,7 +240,7 @@ def test_the_plan_is_the_same_in_processes_with_different_hash_seeds() -> None:
             text=True,
             timeout=60,
             check=True,
-        ).stdout  # fmt: skip
+        ).stdout
         for seed in ("0", "1", "77")
     }
     assert len(digests) == 1
@@ -300,18 +292,14 @@ class Dreamer(CSP):
 def test_a_policy_that_waits_for_ever_is_named_and_does_not_hang() -> None:
     space = AbstractSpace(4, 2)
     scenario = Scenario(lambda: space.subnets(UniformSampler, 0), 10, 1, None, ())
-    with pytest.raises(
-        NaspipeError, match=r"executor Stubborn must choose some ready action .*Ready: stage 1: 1B0"
-    ):
+    with pytest.raises(NaspipeError, match=r"executor Stubborn must choose some ready action .*Ready: stage 1: 1B0"):
         scenario.plan(Stubborn(), Layout(2))
 
 
 def test_a_policy_that_picks_what_is_not_ready_is_named() -> None:
     space = AbstractSpace(4, 2)
     scenario = Scenario(lambda: space.subnets(UniformSampler, 0), 10, 1, None, ())
-    with pytest.raises(
-        NaspipeError, match=r"executor Dreamer must choose a ready action .* chose 0F99. Ready: 0F0"
-    ):
+    with pytest.raises(NaspipeError, match=r"executor Dreamer must choose a ready action .* chose 0F99. Ready: 0F0"):
         scenario.plan(Dreamer(), Layout(2))
 
 
@@ -342,9 +330,7 @@ def test_a_delay_where_the_contract_has_none_is_refused(executor: Executor) -> N
 
 
 @given(st.integers(0, 99), st.sampled_from("FBU"), st.integers(0, 99), st.integers(0, 9), st.integers(0, 9))
-def test_an_actions_text_goes_both_ways(
-    stage: int, kind: str, subnet: int, microbatch: int, segment: int
-) -> None:
+def test_an_actions_text_goes_both_ways(stage: int, kind: str, subnet: int, microbatch: int, segment: int) -> None:
     action = Action(stage, Kind("FBU".index(kind)), subnet, 0 if kind == "U" else microbatch, segment)
     assert Action.parse(str(action)) == action
 
@@ -379,14 +365,10 @@ def golden_text(name: str) -> str:
     executor, microbatches, delay = CASES[name]
     space = AbstractSpace(3, 3)
     always = (0, 2) if delay is not None else ()
-    scenario = Scenario(
-        lambda: space.subnets(UniformSampler, 4, bool(always)), 5, microbatches, delay, always
-    )
+    scenario = Scenario(lambda: space.subnets(UniformSampler, 4, bool(always)), 5, microbatches, delay, always)
     plan = scenario.plan(executor, Layout(3))
     options = ["".join(layers[0].name for layers in subnet.layers) for subnet in plan.subnets]
-    lines = [
-        f"{name}: {plan.contract}, makespan {plan.makespan}, bound {plan.bound}, subnets {' '.join(options)}"
-    ]
+    lines = [f"{name}: {plan.contract}, makespan {plan.makespan}, bound {plan.bound}, subnets {' '.join(options)}"]
     for row in plan.actions:
         line = ""
         for planned in row:

@@ -85,9 +85,7 @@ def test_the_supernet_is_planned_for_without_memory(tiny: dict[str, Any]) -> Non
     one = planning(tiny)
     assert all(parameter.is_meta for parameter in one.supernet.parameters())
     real = Supernet(TinySpace(), 0)
-    assert one.layer_bytes() == {
-        (layer.block, layer.name): 4 * layer.num_parameters for layer in real.layers()
-    }
+    assert one.layer_bytes() == {(layer.block, layer.name): 4 * layer.num_parameters for layer in real.layers()}
 
 
 def test_a_space_that_computes_while_it_is_built_is_planned_for_as_well() -> None:
@@ -134,10 +132,8 @@ def test_a_table_of_costs_may_come_from_a_file(tiny: dict[str, Any], tmp_path: P
 
 
 def test_a_delay_smaller_than_the_stages_need_is_warned_of_with_its_cost(tiny: dict[str, Any]) -> None:
-    with pytest.warns(
-        NaspipeWarning, match=r"training.delay is 2, but 4 stages need 3 .*at least about 0.25"
-    ):
-        planning(tiny).plan(count=10, stages=4)
+    with pytest.warns(NaspipeWarning, match=r"training.delay is 2, but 4 stages need 3 .*at least about 0.25"):
+        planning(tiny, stages=4).warn()
 
 
 def test_conflicts_are_as_likely_as_counting_says(tiny: dict[str, Any]) -> None:
@@ -161,9 +157,7 @@ def test_the_forecast_knows_what_helps(tiny: dict[str, Any]) -> None:
     assert rows["uniform", 8][1] > rows["uniform", 1][1]  # type: ignore[operator]
 
 
-def test_plan_prints_grid_figures_and_verdict_and_writes_files(
-    command: Command, config: Path, tmp_path: Path
-) -> None:
+def test_plan_prints_grid_figures_and_verdict_and_writes_files(command: Command, config: Path, tmp_path: Path) -> None:
     files = {name: tmp_path / f"plan.{name}" for name in ("json", "html", "trace")}
     code, text, _ = command(
         "plan", config, "--stages", 3, "--subnets", 6, "--set", "executor.name=csp",
@@ -182,9 +176,7 @@ def test_plan_prints_grid_figures_and_verdict_and_writes_files(
     assert "Contract   causal: kept" in text
 
 
-def test_plan_judges_a_plan_of_ones_own_and_ends_with_1(
-    command: Command, config: Path, tmp_path: Path
-) -> None:
+def test_plan_judges_a_plan_of_ones_own_and_ends_with_1(command: Command, config: Path, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     assert command("plan", config, "--stages", 2, "--subnets", 5, "--json", path)[0] == 0
     data = json.loads(path.read_text())

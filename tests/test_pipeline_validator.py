@@ -38,9 +38,7 @@ def make(
 ) -> Plan:
     space = AbstractSpace(stages * segments + 1, options)
     always = (0, len(space.decisions) - 1) if delay is not None or seed % 2 else ()
-    scenario = Scenario(
-        lambda: space.subnets(UniformSampler, seed, bool(always)), 7, microbatches, delay, always
-    )
+    scenario = Scenario(lambda: space.subnets(UniformSampler, seed, bool(always)), 7, microbatches, delay, always)
     return scenario.plan(executor, Layout(stages, segments), "x")
 
 
@@ -70,9 +68,7 @@ class Interpreter:
                     expected[stage, Action(stage, Kind.BACKWARD, y, m, segment), *blocks] += 1
                 expected[stage, Action(stage, Kind.UPDATE, y, 0, segment), *blocks] += 1
         found = Counter(
-            (stage, p.action, p.first_block, p.end_block)
-            for stage, row in enumerate(plan.actions)
-            for p in row
+            (stage, p.action, p.first_block, p.end_block) for stage, row in enumerate(plan.actions) for p in row
         )
         return found == expected
 
@@ -132,15 +128,13 @@ class Interpreter:
                     if self.updates[block, name] != sorted(users):
                         return False
                     before = {x for x in users if x < y}
-                    if plan.contract.kind == "causal" and seen != before:
+                    kind, bound = plan.contract.kind, plan.contract.bound
+                    if kind == "causal" and seen != before:
                         return False
-                    if plan.contract.kind == "flush":
-                        bulk = plan.contract.bound
-                        if seen != {x for x in users if x < y // bulk * bulk}:
-                            return False
-                    if plan.contract.kind == "stale":
-                        if not {x for x in before if x < y - plan.contract.bound} <= seen <= before:
-                            return False
+                    if kind == "flush" and seen != {x for x in users if x < y // bound * bound}:
+                        return False
+                    if kind == "stale" and not {x for x in before if x < y - bound} <= seen <= before:
+                        return False
         return True
 
 

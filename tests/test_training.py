@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from naspipe.components import as_config, build_components
 from naspipe.errors import InputError, TrainingError
 from naspipe.files import digest_tensors
 from naspipe.keys import derive_key
+from naspipe.planning import prepare_planning
 from naspipe.supernet.supernet import ALWAYS_ACTIVE
 from naspipe.tasks.data import EpochOrder, split_batch
 from naspipe.training.boundary import backward_block, enter_block, leave_block
@@ -30,13 +32,14 @@ def train(
 ) -> tuple[Supernet, list[SubnetRecord], SupernetTrainer]:
     config = as_config({**copy.deepcopy(TINY), **settings})
     components = build_components(config)
-    space, task = space or components.space, task or components.task
+    components = dataclasses.replace(components, space=space or components.space, task=task or components.task)
+    planner, cuts = prepare_planning(config, components).planner()
     with deterministic(1, "cpu"):
-        supernet = Supernet(space, config.seed)
-        components.sampler.start(space, config.seed)
+        supernet = Supernet(components.space, config.seed)
+        components.sampler.start(components.space, config.seed)
         trainer = SupernetTrainer(
-            supernet, task, task.load(config.seed).train, components.sampler, components.executor,
-            config.training, config.seed,
+            supernet, components.task, components.task.load(config.seed).train, components.sampler, planner,
+            cuts, config.training, config.seed,
         )  # fmt: skip
         records: list[SubnetRecord] = []
         trainer.run(records.append)
@@ -192,9 +195,7 @@ def test_training_twice_gives_the_same_bits_and_leaves_torch_as_it_was() -> None
 
 @pytest.mark.parametrize("microbatches", [1, 3])
 @pytest.mark.parametrize("delay", [0, 3])
-def test_every_executor_that_equals_sequential_training_does_on_one_stage(
-    microbatches: int, delay: int
-) -> None:
+def test_every_executor_that_equals_sequential_training_does_on_one_stage(microbatches: int, delay: int) -> None:
     training = {**TINY["training"], "microbatches": microbatches, "delay": delay}
     expected, records, _ = train({"training": training})
     for executor in ("csp", "gpipe", "one_f_one_b"):
@@ -274,9 +275,7 @@ def test_a_layer_used_but_not_named_is_found_in_the_first_backward() -> None:
 
 
 def test_an_exception_in_a_block_names_action_and_subnet_and_keeps_its_cause() -> None:
-    with pytest.raises(
-        TrainingError, match=r"action 0F0, subnet 0 .*failed: RuntimeError: out of order"
-    ) as error:
+    with pytest.raises(TrainingError, match=r"action 0F0, subnet 0 .*failed: RuntimeError: out of order") as error:
         train({}, space=with_block(Broken()))
     assert isinstance(error.value.__cause__, RuntimeError)
 
@@ -285,9 +284,7 @@ def test_a_sampler_that_draws_a_stranger_is_stopped(monkeypatch: pytest.MonkeyPa
     from naspipe_strategies.uniform import UniformSampler
 
     monkeypatch.setattr(UniformSampler, "draw", lambda self, index: Architecture({"edge": 1}))
-    with pytest.raises(
-        TrainingError, match=r"subnet 0: sampler UniformSampler failed: .*has no decision 'edge'"
-    ):
+    with pytest.raises(TrainingError, match=r"subnet 0: sampler UniformSampler failed: .*has no decision 'edge'"):
         train({"sampler": {"name": "uniform"}})
 
 

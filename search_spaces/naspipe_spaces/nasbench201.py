@@ -58,9 +58,7 @@ class NASBench201(SearchSpace):
         self.input_channels = input_channels
         self.num_choices = 1 if tied else 3 * cells_per_stage
         super().__init__(
-            Decision(name, OPERATIONS)
-            for choice in range(self.num_choices)
-            for name in self._edge_names(choice)
+            Decision(name, OPERATIONS) for choice in range(self.num_choices) for name in self._edge_names(choice)
         )
 
     def _edge_names(self, cell: int) -> list[str]:
@@ -70,9 +68,7 @@ class NASBench201(SearchSpace):
     def blocks(self) -> Iterator[nn.Module]:
         """Yield stem, cells with reductions between the stages, and head."""
         width = self.channels
-        yield nn.Sequential(
-            nn.Conv2d(self.input_channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        )
+        yield nn.Sequential(nn.Conv2d(self.input_channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
         for stage in range(3):
             if stage:
                 yield Reduction(width, 2 * width)
@@ -138,9 +134,7 @@ class NASBench201(SearchSpace):
 
 def _format_cell(operations: Sequence[str]) -> str:
     parts = dict(zip(EDGES, operations, strict=True))
-    nodes = [
-        "|" + "".join(f"{parts[source, node]}~{source}|" for source in range(node)) for node in (1, 2, 3)
-    ]
+    nodes = ["|" + "".join(f"{parts[source, node]}~{source}|" for source in range(node)) for node in (1, 2, 3)]
     return "+".join(nodes)
 
 
@@ -240,8 +234,7 @@ class FixedCell(nn.Module):
             }
         )
         self._wiring = {
-            edge: f"edge{edge[0]}{edge[1]}" if module is not None else None
-            for edge, module in modules.items()
+            edge: f"edge{edge[0]}{edge[1]}" if module is not None else None for edge, module in modules.items()
         }
 
     def forward(self, x: Tensor) -> Tensor:

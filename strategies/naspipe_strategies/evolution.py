@@ -94,9 +94,7 @@ class EvolutionStrategy(Strategy):
         architecture = self._space.random_architecture(generator)
         self._study.enqueue_trial(
             {
-                decision.name: decision.index(architecture[decision.name])
-                if decision.name in architecture
-                else 0
+                decision.name: decision.index(architecture[decision.name]) if decision.name in architecture else 0
                 for decision in self._space.decisions
             }
         )

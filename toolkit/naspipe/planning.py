@@ -16,7 +16,9 @@ from naspipe.config.resolve import plugin_arguments
 from naspipe.config.schema import RunConfig
 from naspipe.errors import InputError, NaspipeWarning, SpaceError
 from naspipe.pipeline.costs import CostTable, scaled_table
+from naspipe.pipeline.partition import Cuts
 from naspipe.pipeline.plan import Plan
+from naspipe.pipeline.planner import Planner
 from naspipe.pipeline.scenario import Layout, Scenario
 from naspipe.pipeline.subnet import SubnetShape, UsedLayer
 from naspipe.search.sampler import Sampler
@@ -96,9 +98,16 @@ class Planning:
     def layout(self, stages: int | None = None) -> Layout:
         """Return the configuration's layout, for another number of stages if one is given."""
         section = self.config.executor
-        return Layout(
-            section.stages if stages is None else stages, section.segments, section.partition, section.window
-        )
+        return Layout(section.stages if stages is None else stages, section.segments, section.partition, section.window)
+
+    def planner(self) -> tuple[Planner, Cuts]:
+        """Return a planner of the whole run that has not run yet, and the partition of all its subnets.
+
+        Raises:
+            InputError: More stages than blocks, or what the executor does not support.
+        """
+        scenario, layout = self.scenario(), self.layout()
+        return scenario.planner(self.components.executor, layout), scenario.cuts(layout)
 
     def plan(self, count: int | None = None, stages: int | None = None) -> Plan:
         """Return the plan of a run.
@@ -110,10 +119,11 @@ class Planning:
         Raises:
             InputError: More stages than blocks, or what the executor does not support.
         """
-        layout = self.layout(stages)
-        scenario = self.scenario(count)
-        warn_of_small_delay(scenario, layout.stages)
-        return scenario.plan(self.components.executor, layout, self.config.executor.name)
+        return self.scenario(count).plan(self.components.executor, self.layout(stages), self.config.executor.name)
+
+    def warn(self) -> None:
+        """Warn if the delay of always-active layers is too small for the stages."""
+        warn_of_small_delay(self.scenario(), self.config.executor.stages)
 
 
 def warn_of_small_delay(scenario: Scenario, stages: int) -> None:

@@ -144,6 +144,7 @@ def plan(
         loaded = load_config(config, [*(overrides or []), *more])
         planning = prepare_planning(loaded, build_components(loaded))
         found, sizes = planning.plan(subnets), planning.layer_bytes()
+        planning.warn()
     if not show_plan(found, json_file, html_file, trace_file, sizes):
         raise typer.Exit(1)
 
@@ -190,9 +191,7 @@ def simulate(
 
 @app.command()
 def plugins(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A plug-in, to see its parameters.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A plug-in, to see its parameters.")] = None,
 ) -> None:
     """List the known plug-ins, or the parameters of one."""
     from naspipe.cli.plugins import show_plugin, show_plugins

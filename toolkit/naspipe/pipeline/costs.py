@@ -39,9 +39,7 @@ class BlockCosts(BaseModel):
         0,
         0,
     )
-    layers: dict[
-        str, tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
-    ] = {}
+    layers: dict[str, tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]] = {}
 
 
 class CostTable(BaseModel):
@@ -60,9 +58,7 @@ class CostTable(BaseModel):
     @classmethod
     def uniform(cls, blocks: int) -> CostTable:
         """Return the table in which every block costs the same, whatever it runs."""
-        return cls(
-            blocks=tuple(BlockCosts(base=(UNIT.forward, UNIT.backward, UNIT.update)) for _ in range(blocks))
-        )
+        return cls(blocks=tuple(BlockCosts(base=(UNIT.forward, UNIT.backward, UNIT.update)) for _ in range(blocks)))
 
     @classmethod
     def read(cls, path: Path) -> CostTable:
@@ -79,8 +75,7 @@ class CostTable(BaseModel):
             problems = [
                 Problem(
                     ".".join(map(str, detail["loc"])),
-                    f"{str(detail['msg']).replace('Input should be', 'must be')}, "
-                    f"but got {detail['input']!r}.",
+                    f"{str(detail['msg']).replace('Input should be', 'must be')}, but got {detail['input']!r}.",
                     str(path),
                 )
                 for detail in error.errors(include_url=False)
@@ -102,13 +97,9 @@ class CostTable(BaseModel):
         """
         if len(layers) != len(self.blocks):
             raise InputError(
-                f"a cost table must have an entry for each of the {len(layers)} blocks, but has "
-                f"{len(self.blocks)}."
+                f"a cost table must have an entry for each of the {len(layers)} blocks, but has {len(self.blocks)}."
             )
-        rows = [
-            _add(block, used, index)
-            for index, (block, used) in enumerate(zip(self.blocks, layers, strict=True))
-        ]
+        rows = [_add(block, used, index) for index, (block, used) in enumerate(zip(self.blocks, layers, strict=True))]
         forward, backward, update = zip(*rows, strict=True)
         return SubnetShape(layers, forward, backward, update)
 

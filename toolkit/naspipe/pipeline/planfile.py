@@ -71,8 +71,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             for subnet in plan.subnets
         ],
         "actions": [
-            [[str(p.action), p.start, p.end, p.first_block, p.end_block] for p in stage]
-            for stage in plan.actions
+            [[str(p.action), p.start, p.end, p.first_block, p.end_block] for p in stage] for stage in plan.actions
         ],
         "messages": [list(message) for message in plan.messages],
         "makespan": plan.makespan,
@@ -112,8 +111,7 @@ def read_plan(path: Path) -> Plan:
         file = _File.model_validate_json(text)
     except ValidationError as error:
         problems = [
-            Problem(_path(detail["loc"]), _message(detail), str(path))
-            for detail in error.errors(include_url=False)
+            Problem(_path(detail["loc"]), _message(detail), str(path)) for detail in error.errors(include_url=False)
         ]
         raise ConfigError(problems) from error
     problems = []
@@ -150,14 +148,11 @@ def read_plan(path: Path) -> Plan:
         microbatches=file.microbatches,
         delay=file.delay,
         subnets=tuple(
-            PlannedSubnet(
-                [[UsedLayer(*layer) for layer in block] for block in subnet.layers], tuple(subnet.cuts)
-            )
+            PlannedSubnet([[UsedLayer(*layer) for layer in block] for block in subnet.layers], tuple(subnet.cuts))
             for subnet in file.subnets
         ),
         actions=tuple(
-            tuple(planned._replace(message=numbers.get(str(planned.action))) for planned in row)
-            for row in actions
+            tuple(planned._replace(message=numbers.get(str(planned.action))) for planned in row) for row in actions
         ),
         messages=tuple(Message(*message) for message in file.messages),
         bound=file.bound,

@@ -98,9 +98,7 @@ class Planner:
         self._changed: list[int] = []
         self._is_changed = [False] * shape.stages
         self._waiting_updates: dict[tuple[int, int], list[Flight]] = {}
-        self._views = [
-            StageView(stage, shape, self._chain, self._work_per_stage) for stage in range(shape.stages)
-        ]
+        self._views = [StageView(stage, shape, self._chain, self._work_per_stage) for stage in range(shape.stages)]
         self._out: list[PlannedAction] = []
         self._messages = 0
         self._work = 0
@@ -314,9 +312,7 @@ class Planner:
         due = self._due_updates[stage]
         while due and not due[0][0].costs.update[due[0][1]]:
             flight, part = due.pop(0)
-            self._start(
-                Action(stage, _U, flight.index, 0, part % self.shape.segments), flight, part, now, now
-            )
+            self._start(Action(stage, _U, flight.index, 0, part % self.shape.segments), flight, part, now, now)
             self._end_update(flight, part)
 
     def _dispatch(self, stage: int, now: int) -> None:
@@ -349,9 +345,7 @@ class Planner:
             else:
                 view.backwards += 1
                 flight.started_backward[part] += 1
-                if flight.started_backward[part] < min(
-                    flight.arrived_backward[part], flight.ended_forward[part]
-                ):
+                if flight.started_backward[part] < min(flight.arrived_backward[part], flight.ended_forward[part]):
                     self._offer_backward(flight, part)
                 end = now + flight.costs.backward[part]
             self._work -= end - now
@@ -389,9 +383,7 @@ class Planner:
 
     def _refuse_to_wait(self, now: int) -> NaspipeError:
         ready = "; ".join(
-            f"stage {stage}: {', '.join(map(str, actions))}"
-            for stage, actions in enumerate(self._ready)
-            if actions
+            f"stage {stage}: {', '.join(map(str, actions))}" for stage, actions in enumerate(self._ready) if actions
         )
         return NaspipeError(
             f"executor {type(self._executor).__name__} must choose some ready action when nothing else can "

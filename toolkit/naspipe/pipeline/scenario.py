@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from naspipe.errors import InputError
 from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.pipeline.partition import Cuts, balanced_cuts, explicit_cuts, segment_cuts
 from naspipe.pipeline.plan import Plan, make_plan
@@ -109,18 +110,32 @@ class Scenario:
         """
         return make_plan(self.planner(executor, layout), self.draw(), name)
 
-    def _partition(self, layout: Layout) -> Callable[[SubnetShape], Cuts]:
+    def cuts(self, layout: Layout) -> Cuts:
+        """Return the partition into stages * segments parts that all subnets share.
+
+        Raises:
+            InputError: It does not fit, or each subnet would have its own.
+        """
         costs, stages, segments = self.expected_costs, layout.stages, layout.segments
         if layout.partition == "balanced":
-
-            def balance(subnet: SubnetShape) -> Cuts:
-                own = [f + b for f, b in zip(subnet.forward, subnet.backward, strict=True)]
-                return segment_cuts(own, balanced_cuts(own, stages, segments), segments)
-
-            return balance
+            raise InputError(
+                "a partition of its own for each subnet moves layers between stages, which can be planned but not "
+                "run. Set executor.partition to static, or to the blocks of each stage."
+            )
         if layout.partition == "static":
             cuts = balanced_cuts(costs, stages, segments)
         else:
             cuts = explicit_cuts(layout.partition, len(costs), stages)
-        fixed = segment_cuts(costs, cuts, segments)
-        return lambda subnet: fixed
+        return segment_cuts(costs, cuts, segments)
+
+    def _partition(self, layout: Layout) -> Callable[[SubnetShape], Cuts]:
+        if layout.partition != "balanced":
+            fixed = self.cuts(layout)
+            return lambda subnet: fixed
+        stages, segments = layout.stages, layout.segments
+
+        def balance(subnet: SubnetShape) -> Cuts:
+            own = [f + b for f, b in zip(subnet.forward, subnet.backward, strict=True)]
+            return segment_cuts(own, balanced_cuts(own, stages, segments), segments)
+
+        return balance

@@ -41,9 +41,7 @@ def stage_statistics(plan: Plan) -> list[StageStatistics]:
                 held += blocks
                 peak = max(peak, held)
                 if not planned.action.microbatch:
-                    moves += sum(
-                        homes[block] != stage for block in range(planned.first_block, planned.end_block)
-                    )
+                    moves += sum(homes[block] != stage for block in range(planned.first_block, planned.end_block))
             elif planned.action.kind is Kind.BACKWARD:
                 held -= blocks
         busy = sum(planned.end - planned.start for planned in row)

@@ -106,9 +106,7 @@ class PlanIndex:
         if action.stage != stage:
             return f"{action} must stand on stage {action.stage}, but stands on stage {stage}"
         if action.subnet >= len(plan.subnets):
-            return (
-                f"{action} must be of one of the {len(plan.subnets)} subnets, but there is no {action.subnet}"
-            )
+            return f"{action} must be of one of the {len(plan.subnets)} subnets, but there is no {action.subnet}"
         if action.microbatch >= plan.microbatches:
             return f"{action} must be of one of the {plan.microbatches} micro-batches"
         if action.segment >= plan.segments:
@@ -170,9 +168,7 @@ def _wrong_order(index: PlanIndex) -> Iterator[Violation]:
             before.append(source)
         for other in before:
             if other in index.places and index.places[other][1] > place:
-                yield Violation(
-                    "order", f"{other} must come before {action}, but comes after it.", stage, place
-                )
+                yield Violation("order", f"{other} must come before {action}, but comes after it.", stage, place)
 
 
 def _wrong_times(index: PlanIndex) -> Iterator[Violation]:
@@ -197,9 +193,7 @@ def _wrong_times(index: PlanIndex) -> Iterator[Violation]:
             end = plan.actions[other_stage][other_place].end
             start = plan.actions[stage][place].start
             if start < end:
-                message = (
-                    f"{action} must not start before {source} has ended, at {end}, but starts at {start}."
-                )
+                message = f"{action} must not start before {source} has ended, at {end}, but starts at {start}."
                 yield Violation("time", message, stage, place)
 
 
@@ -213,9 +207,7 @@ def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
             wanted[str(source)] = (source, source.stage, stage, place)
     for number, message in enumerate(index.plan.messages):
         if message.action not in wanted:
-            text = (
-                f"message {number} carries {message.action}, which no other stage needs, or carries it again."
-            )
+            text = f"message {number} carries {message.action}, which no other stage needs, or carries it again."
             yield Violation("message", text)
             continue
         source, from_stage, to_stage, place = wanted.pop(message.action)

@@ -60,8 +60,7 @@ def training_curve(losses: Sequence[float]) -> Any:
     span = max(1, len(means) // 30)
     totals = [0.0, *itertools.accumulate(means)]
     smooth = [
-        (totals[end] - totals[max(0, end - span)]) / (end - max(0, end - span))
-        for end in range(1, len(means) + 1)
+        (totals[end] - totals[max(0, end - span)]) / (end - max(0, end - span)) for end in range(1, len(means) + 1)
     ]
     if span > 1:
         figure.add_scatter(
@@ -92,9 +91,7 @@ def option_counts(space: SearchSpace, architectures: Sequence[dict[str, Any]]) -
             counts[name][space.decision(name).index(option)] += 1
     width = max(len(decision.options) for decision in space.decisions)
     shared = len({decision.options for decision in space.decisions}) == 1
-    columns = (
-        [str(option) for option in space.decisions[0].options] if shared else [str(n) for n in range(width)]
-    )
+    columns = [str(option) for option in space.decisions[0].options] if shared else [str(n) for n in range(width)]
     rows, hover = [], []
     for decision in space.decisions:
         blank = width - len(decision.options)
@@ -130,9 +127,7 @@ def option_counts(space: SearchSpace, architectures: Sequence[dict[str, Any]]) -
     return figure
 
 
-def search_history(
-    trials: Sequence[Trial], objective: Objective, texts: Mapping[int, str], best: int | None
-) -> Any:
+def search_history(trials: Sequence[Trial], objective: Objective, texts: Mapping[int, str], best: int | None) -> Any:
     """Return an objective over the trials, with the best so far."""
     complete = [trial for trial in trials if trial.reason is None]
     values = [trial.metrics[objective.name] for trial in complete]

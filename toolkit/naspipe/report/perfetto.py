@@ -47,9 +47,7 @@ def trace_events(plan: Plan) -> dict[str, Any]:
     for number, (category, source, target) in enumerate(_flows(plan)):
         flow = {"name": category, "cat": category, "id": number, "pid": _PROCESS}
         left = source.start if source.end == source.start else source.end - _BEFORE_END
-        sources.setdefault(source.action, []).append(
-            {**flow, "ph": "s", "tid": _thread(source.action), "ts": left}
-        )
+        sources.setdefault(source.action, []).append({**flow, "ph": "s", "tid": _thread(source.action), "ts": left})
         targets.setdefault(target.action, []).append(
             {**flow, "ph": "f", "bp": "e", "tid": _thread(target.action), "ts": target.start}
         )

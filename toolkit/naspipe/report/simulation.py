@@ -94,9 +94,7 @@ def write_simulation(rows: Sequence[Row], path: Path, caption: str) -> None:
     write_text(path, standalone_page("NASPipe simulation", body, "main { max-width: 1200px; }"))
 
 
-def _add_line(
-    figure: Any, place: int, index: int, label: str, bubbles: Mapping[int, Sequence[float]]
-) -> None:
+def _add_line(figure: Any, place: int, index: int, label: str, bubbles: Mapping[int, Sequence[float]]) -> None:
     """Add a line to a subplot; its name stands in the legend once."""
     means = [fmean(values) for values in bubbles.values()]
     cycle, color = divmod(index, len(COLORS))

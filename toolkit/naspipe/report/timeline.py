@@ -112,9 +112,7 @@ def write_timeline(plan: Plan, path: Path, violations: Sequence[Violation] = ())
         "where an update is done. An arrow leads from the end of an update to a forward that it kept "
         "waiting, although its input was there. A click on the legend hides what it names."
     )
-    buttons = "".join(
-        f'<button type="button" data-view="{view}">{text}</button>' for text, view in _BUTTONS.items()
-    )
+    buttons = "".join(f'<button type="button" data-view="{view}">{text}</button>' for text, view in _BUTTONS.items())
     body = [
         section("Plan", _figures(plan, violations), *_wrong(plan, violations)),
         section("Stages", _stages(plan, violations)),

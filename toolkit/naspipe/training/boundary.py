@@ -61,8 +61,7 @@ def enter_block(payload: Any) -> tuple[Any, Slots]:
 def leave_block(payload: Any) -> Slots:
     """Return the tensors of a block's output at which its backward can start."""
     return [
-        value if isinstance(value, Tensor) and value.requires_grad else None
-        for value in pytree.tree_leaves(payload)
+        value if isinstance(value, Tensor) and value.requires_grad else None for value in pytree.tree_leaves(payload)
     ]
 
 
@@ -85,3 +84,12 @@ def backward_block(outputs: Slots, gradients: Sequence[Tensor | None], inputs: S
     if roots:
         torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
     return [leaf.grad if leaf is not None else None for leaf in inputs]
+
+
+def detach_payload(payload: Any) -> Any:
+    """Return a payload without its graph, for another part; what needs a gradient is still marked so."""
+
+    def detach(value: Any) -> Any:
+        return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+    return pytree.tree_map(detach, payload)

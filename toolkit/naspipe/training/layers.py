@@ -61,6 +61,8 @@ class Layer:
         self._clip_norm = clip_norm
         self._parameters = list(parameters.parameters.values())
         self._trained = [p for p in self._parameters if p.requires_grad]
+        # The current version, as readers see it: the parameters' storage, with a counter of changes of its own.
+        self._current: list[Tensor] = [p.data for p in self._parameters]
         self._readers: dict[int, int] = {}
         self._kept: dict[int, list[Tensor]] = {}
         self._unread: dict[int, int] = {}
@@ -96,13 +98,11 @@ class Layer:
             version = max(0, subnet - self._delay)
             self._unread[version] = self._reads_left(version) - 1
         if version == self.version:
-            tensors: list[Tensor] = [parameter.detach() for parameter in self._parameters]
+            tensors = self._current
         elif version in self._kept:
             tensors = self._kept[version]
         else:
-            raise AssertionError(
-                f"subnet {subnet} is due version {version} of {self.spec}, which is at {self.version}"
-            )
+            raise AssertionError(f"subnet {subnet} is due version {version} of {self.spec}, which is at {self.version}")
         if self._delay is not None and self._unread[version] == 0:
             self._kept.pop(version, None)
         self._readers[version] = self._readers.get(version, 0) + 1
@@ -158,6 +158,8 @@ class Layer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
+        # Autograd then refuses to go backward through a version that has been overwritten.
+        torch.autograd.graph.increment_version(self._current)
         for parameter in self._trained:
             parameter.grad = None
 
@@ -165,10 +167,11 @@ class Layer:
         """Leave the current storage to whoever needs it and go on with a copy."""
         unread = self._reads_left(self.version) > 0
         if unread:
-            self._kept[self.version] = [parameter.detach() for parameter in self._parameters]
+            self._kept[self.version] = self._current
         else:
             self._unread.pop(self.version, None)
         if unread or self.version in self._readers:
             for parameter in self._parameters:
                 # The optimizer and the module keep the same Parameter; readers keep the old storage.
                 parameter.data = parameter.data.clone()
+            self._current = [parameter.data for parameter in self._parameters]

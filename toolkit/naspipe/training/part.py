@@ -1,4 +1,4 @@
-"""A stage: runs actions on its blocks and keeps what the backward needs, no longer than it does."""
+"""A part: runs actions on its blocks and keeps what the backward needs, no longer than it does."""
 
 from __future__ import annotations
 
@@ -35,19 +35,23 @@ class _InFlight:
     tapes: dict[int, list[_Tape]] = field(default_factory=dict)
 
 
-class Stage:
-    """A contiguous run of blocks on one device."""
+class Part:
+    """A contiguous run of blocks on one device: a stage, or one of its segments."""
 
-    def __init__(self, blocks: Sequence[Block], layers: Sequence[dict[str, Layer]], seed: int) -> None:
+    def __init__(
+        self, blocks: Sequence[Block], layers: Sequence[dict[str, Layer]], first_block: int, seed: int
+    ) -> None:
         """Take charge of blocks.
 
         Args:
             blocks: The blocks, in order.
             layers: For every block its layers by name.
+            first_block: Index of the first of them in the supernet.
             seed: The run's seed, which keys the draws within blocks (dropout).
         """
         self._blocks = blocks
         self._layers = layers
+        self._first_block = first_block
         self._seed = seed
         self._subnets: dict[int, _InFlight] = {}
 
@@ -65,8 +69,8 @@ class Stage:
             subnet: Place of the subnet in the sequence.
             architecture: What it is.
             microbatch: Index of the micro-batch; the first one reads the layers for all.
-            payload: What the stage before returned, or the micro-batch's input.
-            uses: For every block the names of the layers the architecture uses.
+            payload: What the part before returned, or the micro-batch's input.
+            uses: For every block of this part the names of the layers the architecture uses.
 
         Returns:
             The last block's output.
@@ -83,7 +87,7 @@ class Stage:
             tensors: dict[str, Tensor] = {}
             for _, reading in state.readings[index]:
                 tensors.update(reading.tensors)
-            seed_generators(derive_key(self._seed, "block", subnet, microbatch, index))
+            seed_generators(derive_key(self._seed, "block", subnet, microbatch, self._first_block + index))
 
             def run(x: Any, block: Block = block, tensors: dict[str, Tensor] = tensors) -> Any:
                 # Tied weights are refused when the supernet is built, so there are none to look for.
@@ -101,18 +105,16 @@ class Stage:
         """
         return _record(loss, payload, self._subnets[subnet].tapes[microbatch]).detach()  # type: ignore[no-any-return]
 
-    def backward(
-        self, subnet: int, microbatch: int, gradients: Sequence[Tensor | None] | None = None
-    ) -> Slots:
+    def backward(self, subnet: int, microbatch: int, gradients: Sequence[Tensor | None] | None = None) -> Slots:
         """Run the blocks backward on one unit and free what it held.
 
         Args:
             subnet: Place of the subnet in the sequence.
             microbatch: Index of the micro-batch.
-            gradients: Of the stage's output, or None to start at the loss.
+            gradients: Of the part's output, or None to start at the loss.
 
         Returns:
-            The gradients of the stage's input.
+            The gradients of the part's input.
         """
         tapes = self._subnets[subnet].tapes.pop(microbatch)
         flowing: Sequence[Tensor | None] = gradients if gradients is not None else _ones(tapes[-1])
