@@ -52,12 +52,12 @@ class CSP(Executor):
 def _urgency(ready: Sequence[Action], view: StageView) -> dict[Action, int]:
     """Return how much each action's causal chain presses; 0 where work and not chains limit the run.
 
-    A chain presses if later subnets wait in it and it is nearly as long as the work ahead of a stage. Then
-    the longest comes first; its own subnet's part counts for a tenth, since it keeps nobody else waiting.
+    A chain presses if it is nearly as long as the work ahead of a stage and other subnets wait in it: then
+    what they have still to do, one after another, says who goes first.
     """
     limit = 9 * view.work()
     urgency = {}
     for action in ready:
-        chain, own = view.chain(action)
-        urgency[action] = 10 * chain - 9 * own if chain > own and 10 * chain > limit else 0
+        chain, after = view.chain(action)
+        urgency[action] = after if 10 * chain > limit else 0
     return urgency

@@ -37,7 +37,8 @@ class StageView:
         stage: Index of the stage.
         shape: The size of the pipeline.
         chain: Returns what of the admitted subnets must happen one after another from the start of a ready
-            action on, at the longest, and how much of it is the action's own subnet; in ticks.
+            action on, at the longest, and how much of it comes after the action's own pass (the forward or
+            the backward of its subnet), 0 if no other subnet waits in it; in ticks.
         work: Returns what the admitted subnets have still to start, in ticks, divided by the stages.
         forwards: Forwards that the stage has started.
         backwards: Backwards that the stage has started.

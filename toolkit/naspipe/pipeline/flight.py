@@ -127,18 +127,18 @@ class Flight:
         self._predecessors.clear()
 
     def forward_chain(self, part: int) -> tuple[int, int]:
-        """Return the longest causal chain from the start of a part's forward on, and what is its own."""
-        forward = self.costs.forward_from[self.cuts[part]]
-        return forward + self.tail, forward + self.costs.backward_below[-1]
+        """Return the longest causal chain from the start of a part's forward on, and what follows the forward."""
+        own = self.costs.backward_below[-1]
+        return self.costs.forward_from[self.cuts[part]] + self.tail, self.tail if self.tail > own else 0
 
     def backward_chain(self, part: int) -> tuple[int, int]:
-        """Return the longest causal chain from the start of a part's backward on, and what is its own."""
+        """Return the longest causal chain from the start of a part's backward on, and what follows the backward."""
         end = self.cuts[part + 1]
         below = self.costs.backward_below
-        longest = below[end]
+        longest = own = below[end]
         for later, block in self._successors.items():
             if block < end:
-                chain = below[end] - below[block] + later.costs.forward_from[block] + later.tail
+                chain = own - below[block] + later.costs.forward_from[block] + later.tail
                 if chain > longest:
                     longest = chain
-        return longest, below[end]
+        return longest, longest - own

@@ -369,7 +369,7 @@ class Planner:
         return self._work // self.shape.stages
 
     def _chain(self, action: Action) -> tuple[int, int]:
-        """Return the longest causal chain from the start of an action on, and what is the subnet's own."""
+        """Return the longest causal chain from the start of an action on, and what of it follows its pass."""
         flight = self._flights[action.subnet]
         part = action.stage * self.shape.segments + action.segment
         return flight.forward_chain(part) if action.kind == _F else flight.backward_chain(part)
