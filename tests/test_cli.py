@@ -49,7 +49,9 @@ def config(tmp_path: Path, tiny: dict[str, Any]) -> Path:
 
 def test_the_commands_are_these() -> None:
     names = {command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert names == {"run", "train", "search", "retrain", "report", "validate", "plugins", "doctor"}
+    assert names == {
+        "run", "train", "search", "retrain", "report", "validate", "plan", "simulate", "plugins", "doctor",
+    }  # fmt: skip
 
 
 def test_run_ends_with_architecture_scores_files_and_the_next_commands(
@@ -69,7 +71,7 @@ def test_run_ends_with_architecture_scores_files_and_the_next_commands(
     assert last["Model"] == f"{out}/best/model.safetensors"
     assert last["Report"] == f"{out}/report.html"
     assert "naspipe.Run.open" in last["Next"]
-    assert lines[-1].strip() == "naspipe run CONFIG --set seed=1"
+    assert lines[-1].strip() == f"naspipe run {out}/config.yaml --set seed=4"
 
 
 def test_the_phases_one_by_one_name_what_comes_next(
@@ -155,6 +157,63 @@ def test_an_interrupt_ends_with_130(
     code, _, errors = naspipe_command("run", config, "--out", tmp_path / "out")
     assert code == 130
     assert "what was computed is in the run folder" in errors
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        ("train", "A training cannot be continued yet; start it anew in a new folder: `naspipe train '"),
+        ("search", "To go on: naspipe search '"),
+        ("retrain", "To start the retraining anew: naspipe retrain '"),
+    ],
+)
+def test_an_interrupt_says_how_to_go_on(
+    naspipe_command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    phase: str, message: str,
+) -> None:  # fmt: skip
+    def interrupt(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    target = {"train": "SupernetTrainer.run", "search": "run_search", "retrain": "retrain"}[phase]
+    monkeypatch.setattr(f"naspipe.runs.run.{target}", interrupt)
+    out = tmp_path / "my out"
+    code, _, errors = naspipe_command("run", config, "--out", out)
+    assert code == 130
+    assert f"Interrupted. {message}{out}" in errors
+
+
+def test_a_used_up_space_is_said_in_the_summary(
+    naspipe_command: Command, config: Path, tmp_path: Path
+) -> None:
+    overrides = ("--set", "space.blocks=1", "--set", "search.strategy={name: random}")
+    code, text, _ = naspipe_command("run", config, "--out", tmp_path / "out", *overrides)
+    assert code == 0
+    assert "Search ended early the space is used up: all of its 4 architectures" in text
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "The search ended early: the space is used up" in report
+
+
+def test_a_run_whose_reader_has_gone_goes_on(config: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from naspipe.cli.output import watching; from naspipe.runs.run import Run\n"
+        "sys.stdin.readline()\n"
+        "with watching() as watch:\n"
+        f"    run = Run.create({str(config)!r}, {str(tmp_path / 'out')!r}, watch)\n"
+        "    run.train().search().retrain()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, errors = process.communicate("\n", timeout=120)
+    assert (process.returncode, errors) == (
+        0,
+        "Warning: nothing reads the output any more; the run goes on.\n",
+    )
+    assert (tmp_path / "out" / "best" / "metrics.json").exists()
 
 
 def test_warnings_are_plain_lines(naspipe_command: Command, config: Path) -> None:

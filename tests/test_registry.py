@@ -80,6 +80,59 @@ def test_a_missing_file_or_class_is_named(spaces: Registry, tmp_path: Path) -> N
         spaces.get("no_such_module:A")
 
 
+def test_what_an_import_shows_begins_in_the_plugins_own_file(spaces: Registry, tmp_path: Path) -> None:
+    broken = tmp_path / "broken2.py"
+    broken.write_text("def f():\n    {}['mine']\nf()\n")
+    with pytest.raises(PluginError) as caught:
+        spaces.get(f"{broken}:A")
+    lines = str(caught.value).splitlines()
+    assert lines[1:3] == ["Traceback (most recent call last):", f'  File "{broken}", line 3, in <module>']
+    broken.write_text("import sys\nsys.exit(1)\n")
+    with pytest.raises(PluginError, match=r"(?s)failed to import:.*line 2.*SystemExit: 1"):
+        spaces.get(f"{broken}:A")
+    broken.write_text("\nimport no_such_module\n")
+    with pytest.raises(PluginError) as caught:
+        spaces.get(f"{broken}:A")
+    assert str(caught.value) == (
+        f"space '{broken}:A' failed to import: {broken}, line 2: "
+        "ModuleNotFoundError: No module named 'no_such_module'"
+    )
+
+
+def test_a_missing_class_lists_those_of_the_kind_that_is_asked_for(spaces: Registry, tmp_path: Path) -> None:
+    file = tmp_path / "several.py"
+    file.write_text(
+        "from conftest import TinyTask\nfrom naspipe import SearchSpace\n"
+        "class One(SearchSpace):\n    def blocks(self):\n        return []\nclass Other:\n    pass\n"
+    )
+    with pytest.raises(PluginError, match=r"has no 'Nope'. It has One\.$"):
+        spaces.get(f"{file}:Nope")
+    with pytest.raises(PluginError, match=r"has no 'Nope'. It has TinyTask\.$"):
+        registry.tasks.get(f"{file}:Nope")
+    with pytest.raises(PluginError, match="It has TinyTask, SearchSpace, One, Other"):
+        registry.samplers.get(f"{file}:Nope")
+
+
+def test_a_file_may_import_its_neighbours_and_never_gets_a_stranger_of_the_same_name(
+    spaces: Registry, tmp_path: Path
+) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "neighbour_of_test.py").write_text("from conftest import TinySpace\n")
+        text = "from neighbour_of_test import TinySpace\nclass Mine(TinySpace):\n    pass\n"
+        (tmp_path / folder / "mine.py").write_text(text)
+    path = list(sys.path)
+    try:
+        assert issubclass(spaces.get(f"{tmp_path}/one/mine.py:Mine"), TinySpace)
+        with pytest.raises(
+            PluginError, match="mine.py imports 'neighbour_of_test', .* from .*/one/.* Rename"
+        ):
+            spaces.get(f"{tmp_path}/two/mine.py:Mine")
+    finally:
+        sys.modules.pop("neighbour_of_test", None)
+    assert sys.path == path
+
+
 def test_a_class_of_the_wrong_kind_is_refused_at_every_door(spaces: Registry) -> None:
     message = r"must be a subclass of naspipe.SearchSpace, but is the class TinyTask \(derived from"
     with pytest.raises(PluginError, match=message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -266,8 +267,12 @@ def test_weights_of_another_space_are_refused(finished: Run, tmp_path: Path) -> 
     run = Run.create({**TINY, "space": {"name": "conftest:TinySpace", "width": 6}}, tmp_path / "other")
     run.folder.supernet.parent.mkdir()
     run.folder.supernet.write_bytes(finished.folder.supernet.read_bytes())
-    with pytest.raises(RunFolderError, match="must fit the run's search space"):
+    with pytest.raises(RunFolderError, match="must fit the run's search space") as caught:
         run.search()
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 5
+    assert lines[1].startswith("  size mismatch for 0.module.weight")
+    assert re.fullmatch(r"  and \d+ more", lines[4])
     run.folder.supernet.write_bytes(b"damaged")
     with pytest.raises(RunFolderError, match="cannot be read"):
         run.supernet()

@@ -1,6 +1,7 @@
 import pickle
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -115,6 +116,34 @@ def test_a_space_that_is_not_well_formed_says_why(decisions: list[Decision], mes
 def test_options_must_be_distinct_plain_values(values: tuple[Option, ...], message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         Decision("a", values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a", "xy"), "options of decision 'a' must be a list or a tuple, but got 'xy' of type str"),
+        (("a", {"x"}), "options of decision 'a' must be a list or a tuple, but got {'x'} of type set"),
+        (("a", 3), "must be a list or a tuple, but got 3 of type int"),
+        ((3, "xy"), "must have a text as its name, but got 3"),
+    ],
+)
+def test_a_decision_needs_a_name_and_options_in_order(arguments: Any, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        Decision(*arguments)
+
+
+@pytest.mark.parametrize("when", ["kind", ("kind",), (1, 2), {"kind": "conv"}, ("kind", "conv"), ("kind", 3)])
+def test_a_condition_is_a_name_and_a_list_of_options(when: Any) -> None:
+    with pytest.raises(SpaceError, match="when= of decision 'a'.* must be .* but got"):
+        Decision("a", (1, 2), when=when)
+
+
+@pytest.mark.parametrize("choices", [None, "a=1", 3])
+def test_choices_must_be_a_mapping(choices: Any) -> None:
+    with pytest.raises(
+        ArchitectureError, match="must be a mapping .* but got .* Plain has the decisions kind, "
+    ):
+        conditional().architecture(choices)
 
 
 def test_a_rule_that_nothing_satisfies_ends_with_an_error() -> None:

@@ -157,6 +157,21 @@ def test_blocks_that_are_not_well_formed_say_why(modules: tuple[Any, ...], messa
         Supernet(OneBlock(*modules), 0)
 
 
+def test_blocks_that_are_nothing_or_fail_say_so() -> None:
+    class Silent(OneBlock):
+        def blocks(self) -> Any:
+            return None
+
+    class Broken(OneBlock):
+        def blocks(self) -> Any:
+            raise RuntimeError("my own fault")
+
+    with pytest.raises(SpaceError, match=r"Silent.blocks\(\) must yield torch modules .* but returned None"):
+        Supernet(Silent(), 0)
+    with pytest.raises(SpaceError, match=r"(?s)Broken.blocks\(\) failed:.*my own fault"):
+        Supernet(Broken(), 0)
+
+
 def test_used_layers_must_be_layers_each_once() -> None:
     for used in (["c"], ["a", "a"]):
         supernet = Supernet(OneBlock(Declares({}, used)), 0)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from naspipe.errors import NaspipeError as NaspipeError
     from naspipe.errors import NaspipeWarning as NaspipeWarning
     from naspipe.errors import RunError as RunError
+    from naspipe.errors import SpaceError as SpaceError
+    from naspipe.errors import TaskError as TaskError
     from naspipe.executors.executor import Executor as Executor
+    from naspipe.keys import derive_key as derive_key
+    from naspipe.keys import keyed_random as keyed_random
     from naspipe.registry import register_executor as register_executor
     from naspipe.registry import register_sampler as register_sampler
     from naspipe.registry import register_space as register_space
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from naspipe.supernet.block import FixedBlock as FixedBlock
     from naspipe.supernet.supernet import Supernet as Supernet
     from naspipe.tasks.classification import ClassificationTask as ClassificationTask
+    from naspipe.tasks.data import Batch as Batch
+    from naspipe.tasks.data import Dataset as Dataset
     from naspipe.tasks.data import Splits as Splits
     from naspipe.tasks.data import TensorDataset as TensorDataset
     from naspipe.tasks.data import split_tensors as split_tensors
@@ -43,10 +49,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Architecture": "naspipe.space.architecture",
+    "Batch": "naspipe.tasks.data",
     "Block": "naspipe.supernet.block",
     "ChoiceBlock": "naspipe.supernet.block",
     "ClassificationTask": "naspipe.tasks.classification",
     "ConfigError": "naspipe.errors",
+    "Dataset": "naspipe.tasks.data",
     "Decision": "naspipe.space.decision",
     "Executor": "naspipe.executors.executor",
     "FixedBlock": "naspipe.supernet.block",
@@ -59,11 +67,15 @@ _HOMES = {
     "RunError": "naspipe.errors",
     "Sampler": "naspipe.search.sampler",
     "SearchSpace": "naspipe.space.space",
+    "SpaceError": "naspipe.errors",
     "Splits": "naspipe.tasks.data",
     "Strategy": "naspipe.search.strategy",
     "Supernet": "naspipe.supernet.supernet",
     "Task": "naspipe.tasks.task",
+    "TaskError": "naspipe.errors",
     "TensorDataset": "naspipe.tasks.data",
+    "derive_key": "naspipe.keys",
+    "keyed_random": "naspipe.keys",
     "load_config": "naspipe.components",
     "register_executor": "naspipe.registry",
     "register_sampler": "naspipe.registry",

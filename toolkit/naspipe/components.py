@@ -15,13 +15,13 @@ from naspipe.config.resolve import (
     STRATEGY,
     TASK,
     PluginSlot,
-    plugin_arguments,
+    construct,
     resolve,
     resolve_file,
 )
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import Key, Source, path_text
-from naspipe.errors import ConfigError, InputError, Problem
+from naspipe.errors import ConfigError, InputError, Problem, SpaceError
 from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.keys import keyed_random
 from naspipe.search.objective import Objective, find_objectives, read_directions
@@ -30,6 +30,7 @@ from naspipe.search.strategy import Strategy
 from naspipe.space import SearchSpace
 from naspipe.tasks.task import Task
 from naspipe.training.determinism import check_device
+from naspipe.usercode import calling
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: Anything is wrong; it lists everything that is, with file and line.
     """
     config, source = resolve_file(path, overrides)
-    build_components(config, source.origin)
+    build_components(config, source.origin_of_all)
     return config
 
 
@@ -79,8 +80,16 @@ def as_config(config: RunConfig | str | Path | Mapping[str, Any]) -> RunConfig:
     """
     if isinstance(config, (str, Path)):
         return load_config(config)
+    if not isinstance(config, (RunConfig, Mapping)):
+        message = "must be a path, a mapping or a naspipe.RunConfig, but got"
+        raise ConfigError([Problem("", f"{message} {config!r} of type {type(config).__name__}.")])
     data = config.model_dump(mode="json") if isinstance(config, RunConfig) else dict(config)
-    resolved = resolve(Source(data=json.loads(json.dumps(data, default=_refuse))))
+    try:
+        plain = json.loads(json.dumps(data, default=_refuse))
+    except (TypeError, ValueError) as error:
+        message = f"must hold only numbers, texts, booleans, lists and mappings, but: {error}."
+        raise ConfigError([Problem("", message)]) from error
+    resolved = resolve(Source(data=plain))
     build_components(resolved)
     return resolved
 
@@ -112,15 +121,18 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
             ("search", "objectives"), lambda: find_objectives(task, config.search.objectives)
         )
     if space is not None:
-        builder.attempt(("space",), lambda: _require_valid(space))
+        builder.attempt(SPACE.key, lambda: _require_usable(space))
     if not builder.problems and space is not None:
-        builder.attempt(("sampler",), lambda: sampler.start(space, config.seed))
+        builder.attempt(SAMPLER.key, lambda: sampler.start(space, config.seed), _name(sampler, "start()"))
+        directions = [objective.direction for objective in objectives]
         builder.attempt(
-            ("search", "strategy"),
-            lambda: strategy.start(space, [o.direction for o in objectives], config.seed),
+            STRATEGY.key, lambda: strategy.start(space, directions, config.seed), _name(strategy, "start()")
         )
     if strategy is not None:
-        builder.attempt(("search", "budget", "trials"), lambda: _check_budget(config, strategy))
+        what = _name(strategy, "generation_size")
+        size = builder.attempt(STRATEGY.key, lambda: _as_size(strategy.generation_size, what), what)
+        if size is not None:
+            builder.attempt(("search", "budget", "trials"), lambda: _check_budget(config, size))
     if executor is not None:
         builder.attempt(("training", "delay"), lambda: _check_delay(config, executor))
     builder.attempt(("training", "device"), lambda: check_device(config.training.device))
@@ -137,10 +149,19 @@ class _Builder:
         self._config = config
         self._origin = origin
 
-    def attempt(self, key: Key, action: Callable[[], Any]) -> Any:
-        """Return the action's result; None, with a problem noted, if it refuses its input."""
+    def attempt(self, key: Key, action: Callable[[], Any], called: str = "") -> Any:
+        """Return the action's result; None, with a problem noted, if it refuses its input.
+
+        Args:
+            key: The section to blame.
+            action: What is tried.
+            called: What of a plug-in it calls, if it does.
+        """
         try:
-            return action()
+            if not called:
+                return action()
+            with calling(called, InputError):
+                return action()
         except InputError as error:
             self.problems.append(Problem(path_text(key), str(error), self._origin(key)))
         return None
@@ -150,26 +171,28 @@ class _Builder:
         section: Any = self._config
         for part in slot.key:
             section = getattr(section, part)
-        cls = slot.registry.get(section.name)
-
-        def construct() -> Any:
-            try:
-                return cls(**plugin_arguments(cls, values))
-            except (TypeError, ValueError) as error:
-                kind = type(error).__name__
-                message = f"{slot.registry.kind} {section.name!r} refuses its parameters: {kind}: {error}"
-                raise InputError(message) from error
-
-        return self.attempt(slot.key, construct)
+        return self.attempt(slot.key, lambda: construct(slot.registry, section.name, values))
 
 
-def _require_valid(space: SearchSpace) -> None:
-    if space.has_rule:
-        space.random_architecture(keyed_random(0, "validity"))
+def _require_usable(space: SearchSpace) -> None:
+    if not hasattr(space, "decisions"):
+        name = type(space).__name__
+        raise SpaceError(f"{name}.__init__ must call super().__init__(decisions), but did not.")
+    space.random_architecture(keyed_random(0, "validity"))
 
 
-def _check_budget(config: RunConfig, strategy: Strategy) -> None:
-    trials, size = config.search.budget.trials, strategy.generation_size
+def _name(plugin: object, member: str) -> str:
+    return f"{type(plugin).__name__}: {member}"
+
+
+def _as_size(size: object, what: str) -> int:
+    if not isinstance(size, int) or size < 1:
+        raise InputError(f"{what} must be a whole number of 1 or more, but is {size!r}.")
+    return size
+
+
+def _check_budget(config: RunConfig, size: int) -> None:
+    trials = config.search.budget.trials
     if trials < size:
         raise InputError(
             f"the budget must be at least one generation of strategy {config.search.strategy.name!r}, "

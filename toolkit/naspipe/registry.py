@@ -6,13 +6,13 @@ fails to import disturbs no other.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from naspipe.errors import PluginError
 from naspipe.suggestions import listing, nearest
+from naspipe.usercode import user_place, user_traceback
 
 Class = TypeVar("Class", bound=type)
 
@@ -102,6 +103,11 @@ class Registry:
             PluginError: It is unknown (the nearest names are listed), or two have this name.
         """
         found = self._known(name)
+        if not found and name.endswith(".py"):
+            raise PluginError(
+                f"a {self.kind} in a file is named by file and class, but got {name!r}. "
+                f"Write {name}:Class, with the name of the class."
+            )
         if not found:
             raise PluginError(
                 f"there is no {self.kind} {name!r}.{nearest(name, self.names())} "
@@ -122,16 +128,36 @@ class Registry:
             PluginError: It is unknown, fails to import (with its own traceback), or is of another kind.
         """
         load: Callable[[], object] = (
-            self.find(name).load if ":" not in name else lambda: _load_reference(name)
+            self.find(name).load if ":" not in name else lambda: self._load_reference(name)
         )
         try:
             loaded = load()
         except PluginError:
             raise
-        except Exception as error:
-            detail = "".join(traceback.format_exception(error)).rstrip()
-            raise PluginError(f"{self.kind} {name!r} failed to import:\n{detail}") from error
+        except ModuleNotFoundError as error:
+            message = (
+                f"{self.kind} {name!r} failed to import: {user_place(error)}{type(error).__name__}: {error}"
+            )
+            raise PluginError(message) from error
+        except (Exception, SystemExit) as error:
+            raise PluginError(f"{self.kind} {name!r} failed to import:\n{user_traceback(error)}") from error
         return self._check_class(loaded, name)
+
+    def _load_reference(self, reference: str) -> object:
+        place, _, attribute = reference.rpartition(":")
+        module = load_file(Path(place)) if is_file_reference(reference) else importlib.import_module(place)
+        if not hasattr(module, attribute):
+            classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
+            fitting = [
+                name
+                for name, value in classes.items()
+                if issubclass(value, self.base) and not inspect.isabstract(value)
+            ]
+            found = fitting or list(classes)
+            raise PluginError(
+                f"{place} has no {attribute!r}.{nearest(attribute, found)} It has {listing(found)}."
+            )
+        return getattr(module, attribute)
 
     def _check_class(self, loaded: object, name: str) -> type:
         base = self.base
@@ -176,22 +202,13 @@ def is_file_reference(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
 
 
-def _load_reference(reference: str) -> object:
-    place, _, attribute = reference.rpartition(":")
-    module = load_file(Path(place)) if is_file_reference(reference) else importlib.import_module(place)
-    if not hasattr(module, attribute):
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        raise PluginError(
-            f"{place} has no {attribute!r}.{nearest(attribute, classes)} It has {listing(classes)}."
-        )
-    return getattr(module, attribute)
-
-
 def load_file(path: Path) -> ModuleType:
     """Import a Python file once per process, under a name of its own.
 
+    While it is imported, it may import other files of its folder, as a script may.
+
     Raises:
-        PluginError: There is no such file.
+        PluginError: There is no such file, or another module has the name of a neighbour it imports.
     """
     path = path.resolve()
     if not path.is_file():
@@ -204,13 +221,38 @@ def load_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    _refuse_hidden_neighbours(path)
     sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
+    finally:
+        sys.path.remove(str(path.parent))
     return module
+
+
+def _refuse_hidden_neighbours(path: Path) -> None:
+    """Raise an error if a plug-in would import a module of the same name from elsewhere."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # Importing the file says it better.
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        for root in {name.partition(".")[0] for name in names}:
+            neighbour = path.parent / f"{root}.py"
+            loaded = getattr(sys.modules.get(root), "__file__", None)
+            if neighbour.is_file() and loaded is not None and Path(loaded).resolve() != neighbour:
+                raise PluginError(
+                    f"{path.name} imports {root!r}, which is {neighbour}, but a module of this name has been "
+                    f"imported from {loaded} already. Rename {neighbour.name}."
+                )
 
 
 spaces = Registry("space", "naspipe.space:SearchSpace")

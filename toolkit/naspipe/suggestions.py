@@ -8,9 +8,13 @@ from collections.abc import Iterable
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known words nearest to ``word``, or an empty text."""
-    matches = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
-    if not matches:
+    # Whoever writes sgd means SGD.
+    folded = {other.casefold(): other for other in known}
+    same = word.casefold() in folded
+    close = difflib.get_close_matches(word.casefold(), folded, n=1 if same else 2, cutoff=0.6)
+    if not close:
         return ""
+    matches = [folded[other] for other in close]
     return f" Did you mean {' or '.join(repr(match) for match in matches)}?"
 
 

@@ -43,6 +43,16 @@ def user_traceback(error: BaseException) -> str:
     return "".join(lines if _users(error.__traceback__) else summary.format_exception_only()).rstrip()
 
 
+def user_place(error: BaseException) -> str:
+    """Return file and line of a plug-in's last frame, as the beginning of a sentence; or an empty text."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(_users(error.__traceback__))
+        if not frame.filename.startswith("<frozen")
+    ]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+
+
 def _users(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
         trace = trace.tb_next

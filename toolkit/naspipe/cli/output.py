@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -32,10 +35,23 @@ def watching() -> Iterator[Watch]:
                 yield watch
         else:
             yield _PlainLines()
-    except KeyboardInterrupt:
-        # typer ends the process with exit code 130.
-        typer.echo("Interrupted; what was computed is in the run folder.", err=True)
+    except KeyboardInterrupt as error:
+        # The phase says how to go on; typer ends the process with exit code 130.
+        text = str(error) or "Interrupted; what was computed is in the run folder."
+        typer.echo(text, err=True)
         raise
+
+
+def say(line: str) -> None:
+    """Print a line; if whoever read the output has gone, as in ``| head``, the run goes on unheard."""
+    try:
+        print(line, flush=True)  # noqa: T201  # the command line prints
+    except BrokenPipeError:
+        # What is left in the buffer would fail again when the process ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        typer.echo("Warning: nothing reads the output any more; the run goes on.", err=True)
 
 
 @contextmanager
@@ -72,11 +88,8 @@ class _PlainLines:
         step = max(1, progress.total // LINES)
         if progress.done % step == 0 or progress.done in (1, progress.total):
             title = _TITLES[progress.phase]
-            print(  # noqa: T201  # the command line prints
-                f"{title:<11} {progress.done:>{len(str(progress.total))}}/{progress.total}  "
-                f"{progress.detail}",
-                flush=True,
-            )
+            width = len(str(progress.total))
+            say(f"{title:<11} {progress.done:>{width}}/{progress.total}  {progress.detail}")
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:
@@ -90,6 +103,9 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
 def show_result(run: Run) -> None:
     """Print which architecture won, how good it is, where the model lies and what to do next."""
     metrics = run.best_metrics()
+    note = run.folder.best_trial().note
+    again = f"naspipe run {shlex.quote(str(run.folder.config))} --set seed={run.config.seed + 1}"
+    code = f"import naspipe; print(naspipe.Run.open({str(run.path)!r}).best())"
     lines = [
         ("Best architecture", metrics["text"]),
         ("Parameters", f"{metrics['parameters']:,}"),
@@ -97,8 +113,9 @@ def show_result(run: Run) -> None:
         ("Test", format_metrics(metrics["test"])),
         ("Model", run.folder.best_model),
         ("Report", run.folder.report),
-        ("Next", f"python -c \"import naspipe; print(naspipe.Run.open('{run.path}').best())\""),
-        ("", "naspipe run CONFIG --set seed=1"),
+        *([("Search ended early", note)] if note else []),
+        ("Next", f"python -c {shlex.quote(code)}"),
+        ("", again),
     ]
     for title, value in lines:
-        print(f"{title:<18} {value}")  # noqa: T201  # the command line prints
+        say(f"{title:<18} {value}")

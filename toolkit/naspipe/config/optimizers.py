@@ -9,8 +9,11 @@ from naspipe.config.parameters import Parameter, parameters_of, without_type
 from naspipe.errors import PluginError
 from naspipe.suggestions import listing, nearest
 
-# LBFGS needs the loss again within a step; SparseAdam takes sparse gradients only.
-UNSUPPORTED = ("LBFGS", "SparseAdam")
+UNSUPPORTED = {
+    "LBFGS": "it needs the loss again within a step, and there is one gradient of each parameter",
+    "SparseAdam": "it takes sparse gradients only, and those of layers are dense",
+}
+"""Why a supernet's layers cannot use an optimizer."""
 # Fused kernels give other bits than the for-loop and foreach forms (which are equal); the other two
 # concern CUDA graphs and differentiating through the optimizer.
 HIDDEN = ("params", "fused", "capturable", "differentiable")
@@ -34,8 +37,7 @@ def optimizer_class(name: str) -> Any:
     )
     if name in UNSUPPORTED:
         raise PluginError(
-            f"optimizer {name!r} is not supported: it needs more than one gradient of each parameter. "
-            f"Supported: {listing(known)}."
+            f"optimizer {name!r} is not supported: {UNSUPPORTED[name]}. Supported: {listing(known)}."
         )
     if name not in known:
         raise PluginError(

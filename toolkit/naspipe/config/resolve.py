@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from naspipe.config.parameters import (
     parameters_of,
 )
 from naspipe.config.schema import RunConfig
-from naspipe.config.source import Key, Source, apply_overrides, path_text, read_file
-from naspipe.errors import ConfigError, NaspipeWarning, PluginError, Problem
+from naspipe.config.source import OVERRIDE, Key, Source, apply_overrides, path_text, read_file
+from naspipe.errors import ConfigError, InputError, NaspipeWarning, PluginError, Problem
 from naspipe.executors import PipelineShape
 from naspipe.suggestions import listing, nearest
+from naspipe.usercode import user_traceback
+from naspipe.wording import fault_of
 
 DEFAULT_DELAY = 8
 """The delay of always-active layers where a configuration sets none."""
@@ -90,6 +93,10 @@ def resolve(source: Source) -> RunConfig:
     except (TypeError, ValueError) as error:
         message = f"must hold only numbers, texts, booleans, lists and mappings, but: {error}."
         raise ConfigError([*problems, Problem("", message)]) from error
+    for key, value in _not_finite(tree, ()):
+        _add(problems, key, f"must be a finite number, but got {value}.", source)
+    if problems != source.problems:
+        raise ConfigError(_in_order(problems, source))
     shape = _validate(RunConfig, tree, (), source, problems)
     resolved: dict[tuple[str, ...], dict[str, Any]] = {}
     for slot in SLOTS:
@@ -110,14 +117,17 @@ def resolve(source: Source) -> RunConfig:
         # A section with parameters beside its name is replaced, so that no key is left behind.
         target[key[-1]] = {**target[key[-1]], **section} if key == EXECUTOR.key else section
     if result["training"]["delay"] is None:
-        result["training"]["delay"] = _default_delay(result["executor"])
+        try:
+            result["training"]["delay"] = _default_delay(result["executor"])
+        except InputError as error:
+            key = EXECUTOR.key
+            raise ConfigError([Problem(path_text(key), str(error), source.origin_of_all(key))]) from error
     return RunConfig.model_validate_json(json.dumps(result))
 
 
 def _default_delay(section: dict[str, Any]) -> int | None:
     """Return the delay where none is set: a fixed number, or None where the contract has no delay."""
-    cls = registry.executors.get(section["name"])
-    executor = cls(**plugin_arguments(cls, section["options"]))
+    executor = construct(registry.executors, section["name"], section["options"])
     shape = PipelineShape(section["stages"], microbatches=1, subnets=1)
     return DEFAULT_DELAY if executor.contract(shape).allows_delay else None
 
@@ -167,8 +177,15 @@ def _resolve_plugin(
         return given
     if not slot.nested:
         values = {key: value for key, value in values.items() if key != "name"}
-    hint = _other_owner(slot, name)
-    validated = _validate(model, values, (*slot.key, *slot.nested), source, problems, hint)
+    other, left_over = _other_owner(slot, name), _left_over(slot.key, source)
+    validated = _validate(
+        model,
+        values,
+        (*slot.key, *slot.nested),
+        source,
+        problems,
+        lambda key: other(key) + left_over(key),
+    )
     dumped = {} if validated is None else validated.model_dump(mode="json", by_alias=True)
     return {"name": name, **({slot.nested[0]: dumped} if slot.nested else dumped)}
 
@@ -192,6 +209,18 @@ def _other_owner(slot: PluginSlot, name: str) -> Callable[[str], str]:
     return hint
 
 
+def _left_over(section: Key, source: Source) -> Callable[[str], str]:
+    """Return a hint for a key of the plug-in before an override named another."""
+
+    def hint(key: str) -> str:
+        if not source.is_override((*section, "name")) or source.is_override((*section, key)):
+            return ""
+        path = path_text(section)
+        return f" To change the plug-in, replace the whole section: --set '{path}={{name: ...}}'."
+
+    return hint
+
+
 def _resolve_optimizer(
     phase: str, given: dict[str, Any], source: Source, problems: list[Problem]
 ) -> dict[str, Any]:
@@ -203,14 +232,35 @@ def _resolve_optimizer(
         return given
     values = {part: value for part, value in given.items() if part != "name"}
     model = parameters_model(f"optimizer {name!r}", parameters)
-    validated = _validate(model, values, key, source, problems)
+    validated = _validate(model, values, key, source, problems, _left_over(key, source))
     if validated is None:
         return given
     try:
         try_optimizer(name, arguments_of(validated))
-    except ValueError as error:
-        _add(problems, key, f"torch.optim.{name} refuses its arguments: {error}.", source)
+    except Exception as error:
+        message = f"torch.optim.{name} refuses its arguments: {error}."
+        problems.append(Problem(path_text(key), message, source.origin_of_all(key)))
     return {"name": name, **validated.model_dump(mode="json", by_alias=True)}
+
+
+def construct(known: registry.Registry, name: str, values: Mapping[str, Any]) -> Any:
+    """Return a plug-in of a resolved section.
+
+    Raises:
+        InputError: It refuses its parameters.
+    """
+    cls = known.get(name)
+    arguments = plugin_arguments(cls, values)
+    try:
+        return cls(**arguments)
+    except InputError:
+        raise
+    except Exception as error:
+        # A refusal says what is wrong; anything else is a fault, and shows where.
+        trace = "" if isinstance(error, ValueError) else f"\n{user_traceback(error)}"
+        raise PluginError(
+            f"{known.kind} {name!r} refuses its parameters: {type(error).__name__}: {error}{trace}"
+        ) from error
 
 
 def plugin_arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,7 +297,8 @@ def _validate(
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             key = _existing(detail["loc"], values, missing=detail["type"] == "missing")
-            _add(problems, (*prefix, *key), _message(model, detail, key, hint), source)
+            example = _EXAMPLES.get((*prefix, *key), "")
+            _add(problems, (*prefix, *key), _message(model, detail, key, hint, example), source)
         return None
 
 
@@ -266,7 +317,20 @@ def _existing(location: Key, values: Any, *, missing: bool) -> Key:
     return tuple(known)
 
 
-def _message(model: type[BaseModel], detail: Mapping[str, Any], key: Key, hint: Callable[[str], str]) -> str:
+_EXAMPLES: Mapping[Key, str] = {
+    ("space",): "{name: nasbench201}",
+    ("task",): "{name: digits}",
+    ("sampler",): "{name: uniform}",
+    ("search", "strategy"): "{name: random}",
+    ("training", "optimizer"): "{name: SGD, lr: 0.05}",
+    ("retrain", "optimizer"): "{name: SGD, lr: 0.05}",
+}
+"""What a section looks like that someone gave as a plain value."""
+
+
+def _message(
+    model: type[BaseModel], detail: Mapping[str, Any], key: Key, hint: Callable[[str], str], example: str
+) -> str:
     if detail["type"] == "extra_forbidden":
         owner: type[BaseModel] | None = model
         for part in key[:-1]:
@@ -274,10 +338,15 @@ def _message(model: type[BaseModel], detail: Mapping[str, Any], key: Key, hint: 
         allowed = _keys(owner) if owner is not None else []
         word = str(key[-1])
         return f"unknown key.{nearest(word, allowed)}{hint(word)} Allowed here: {listing(allowed)}."
-    if detail["type"] == "missing":
-        return "must be given, but is missing."
-    message = str(detail["msg"]).replace("Input should be", "must be")
-    return f"{message}, but got {detail['input']!r}."
+    return f"{fault_of(detail, example)}."
+
+
+def _not_finite(value: Any, key: Key) -> Iterator[tuple[Key, float]]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield key, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for part, inner in items:
+        yield from _not_finite(inner, (*key, part))
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -302,6 +371,8 @@ def _in_order(problems: Collection[Problem], source: Source) -> list[Problem]:
     """Return the problems in the order of the file's lines; those of overrides come last."""
 
     def place(problem: Problem) -> tuple[int, int]:
+        if problem.origin.startswith(OVERRIDE):
+            return (1, 0)
         line = problem.origin.rpartition(":")[2]
         return (0, int(line)) if line.isdigit() else (1, 0)
 

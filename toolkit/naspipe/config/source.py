@@ -45,6 +45,10 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
+OVERRIDE = "--set "
+"""How the origin of an override begins."""
+
+
 @dataclass
 class Source:
     """A tree of values, where each came from, and what was wrong in reading it."""
@@ -59,6 +63,16 @@ class Source:
         while key and key not in self.origins:
             key = key[:-1]
         return self.origins.get(key, "")
+
+    def origin_of_all(self, key: Key) -> str:
+        """Return the origin of a value, and every override that set something below it."""
+        below = [text for known, text in self.origins.items() if known[: len(key)] == key]
+        overrides = [text for text in below if text.startswith(OVERRIDE)]
+        return ", ".join(text for text in dict.fromkeys([self.origin(key), *overrides]) if text)
+
+    def is_override(self, key: Key) -> bool:
+        """Tell whether an override gave the value at ``key``, or what is around it."""
+        return self.origin(key).startswith(OVERRIDE)
 
     def get(self, key: Key) -> Any:
         """Return the value at ``key``, or None if there is none."""
@@ -165,7 +179,7 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
     source's problems.
     """
     for override in overrides:
-        origin = f"--set {override}"
+        origin = f"{OVERRIDE}{override}"
         path, equals, text = override.partition("=")
         parts = path.split(".")
         if not equals or not all(parts):
@@ -175,6 +189,8 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
             continue
         target: Any = source.data
         for depth, part in enumerate(parts[:-1]):
+            if part not in target:
+                source.origins[tuple(parts[: depth + 1])] = origin
             inner = target.setdefault(part, {})
             if not isinstance(inner, dict):
                 where = ".".join(parts[: depth + 1])
@@ -193,6 +209,7 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
                 source.problems.append(Problem(path, message, origin))
                 continue
             target[parts[-1]] = None if node is None else _construct(node, key, "--set", source)
+            source.origins[key] = origin
             for known in source.origins:
                 if known[: len(key)] == key:
                     source.origins[known] = origin
