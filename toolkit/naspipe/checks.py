@@ -163,8 +163,11 @@ class _Rehearsal:
         totals["weight"] += weight
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        given = " and ".join(map(_describe, arguments)) if method != "metrics" else "the sums"
-        with calling(f"{type(self._task).__name__}.{method}, given {given},", TaskError):
+        what = f"{type(self._task).__name__}.{method}"
+        if len(arguments) == 2:
+            outputs, targets = map(_describe, arguments)
+            what += f" of outputs with {outputs} and targets with {targets} (does the space fit the task?)"
+        with calling(what, TaskError):
             return getattr(self._task, method)(*arguments)
 
 

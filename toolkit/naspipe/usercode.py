@@ -18,7 +18,7 @@ def calling(what: str, failure: type[NaspipeError]) -> Iterator[None]:
     """Turn what a plug-in raises into ``failure``.
 
     An error of bad input carries the plug-in's traceback in its text. That of a failed run names only the
-    exception: it is the cause, and whoever shows the error shows it too.
+    exception: it is the cause, and whoever shows the error shows it too, from the plug-in's first frame on.
 
     Args:
         what: What is called, for example ``MyTask.loss``.
@@ -29,6 +29,9 @@ def calling(what: str, failure: type[NaspipeError]) -> Iterator[None]:
     except failure:
         raise
     except Exception as error:
+        users = _users(error.__traceback__)
+        if users is not None:
+            error.__traceback__ = users
         if isinstance(error, NaspipeError):
             raise failure(f"{what} failed: {error}") from error
         if issubclass(failure, RunError):
@@ -38,9 +41,9 @@ def calling(what: str, failure: type[NaspipeError]) -> Iterator[None]:
 
 def user_traceback(error: BaseException) -> str:
     """Return an exception as Python shows it, from the plug-in's first frame on."""
-    summary = traceback.TracebackException(type(error), error, _users(error.__traceback__))
-    lines = list(summary.format())
-    return "".join(lines if _users(error.__traceback__) else summary.format_exception_only()).rstrip()
+    users = _users(error.__traceback__)
+    summary = traceback.TracebackException(type(error), error, users)
+    return "".join(summary.format() if users else summary.format_exception_only()).rstrip()
 
 
 def user_place(error: BaseException) -> str:

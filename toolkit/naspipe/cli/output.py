@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -105,7 +106,7 @@ def show_result(run: Run) -> None:
     metrics = run.best_metrics()
     note = run.folder.best_trial().note
     again = f"naspipe run {shlex.quote(str(run.folder.config))} --set seed={run.config.seed + 1}"
-    code = f"import naspipe; print(naspipe.Run.open({str(run.path)!r}).best())"
+    code = f"import naspipe; print(naspipe.Run.open({json.dumps(str(run.path))}).best())"
     lines = [
         ("Best architecture", metrics["text"]),
         ("Parameters", f"{metrics['parameters']:,}"),
