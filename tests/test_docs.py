@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import naspipe
 from naspipe import registry
@@ -30,6 +32,35 @@ def test_python_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.Monk
     for kind in registry.REGISTRIES:
         monkeypatch.setattr(kind, "_decorated", {})
     exec(compile(code, "example", "exec"), {"__name__": "example"})
+
+
+def test_the_readmes_task_and_sampler_run_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in registry.REGISTRIES:
+        monkeypatch.setattr(kind, "_decorated", {})
+    for _, code in blocks("python"):
+        if "register_task" in code or "register_sampler" in code:
+            exec(compile(code, "example", "exec"), {"__name__": "example"})
+
+    class Curve(naspipe.SearchSpace):
+        def __init__(self) -> None:
+            super().__init__([naspipe.Decision("width", (4, 8, 16, 32))])
+
+        def blocks(self) -> Iterator[nn.Module]:
+            widths = self.decisions[0].options
+            yield naspipe.ChoiceBlock(
+                "width", {w: nn.Sequential(nn.Linear(1, w), nn.Tanh(), nn.Linear(w, 1)) for w in widths}
+            )
+
+    naspipe.register_space("curve")(Curve)
+    config = {
+        "space": {"name": "curve"},
+        "task": {"name": "sine"},
+        "sampler": {"name": "sandwich"},
+        "training": {"subnets": 20, "microbatches": 2},
+        "search": {"strategy": {"name": "random"}, "budget": {"trials": 4}, "objectives": ["absolute"]},
+        "retrain": {"epochs": 1},
+    }
+    assert naspipe.run(config, tmp_path / "run").best_metrics()["test"].keys() == {"loss", "absolute"}
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in blocks("yaml")])
