@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
+from pydantic import BaseModel, ConfigDict, FiniteFloat, RootModel
 
 Numbers = dict[str, int | FiniteFloat]
 
@@ -13,6 +13,10 @@ class Record(BaseModel):
     """One JSON object: a file, or a line of one."""
 
     model_config = ConfigDict(strict=True, frozen=True)
+
+
+class Facts(RootModel[dict[str, Any]]):
+    """``environment.json``."""
 
 
 class SubnetLine(Record):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from naspipe.errors import RunFolderError
-from naspipe.files import read_json
 from naspipe.report import figures
 from naspipe.report.drawing import architecture_figure
 from naspipe.report.markup import note, number, plot, problem, table
@@ -41,7 +40,7 @@ def result(run: Run) -> Iterator[str]:
         (
             "subnets searched",
             run.folder.best_architecture,
-            run.folder.evaluated(run.components.space),
+            run.folder.evaluated(run.components.space, run.components.objectives),
             config.search.budget.trials,
         ),
         ("best subnet retrained", run.folder.best_metrics, run.folder.epochs(), config.retrain.epochs),
@@ -97,7 +96,7 @@ def training(run: Run) -> Iterator[str]:
 def search(run: Run) -> Iterator[str]:
     """Yield the trials: each objective over time, trade-offs, and failures."""
     space, objectives = run.components.space, run.components.objectives
-    trials, damage = _records(run.folder.evaluated(space))
+    trials, damage = _records(run.folder.evaluated(space, objectives))
     yield problem(damage)
     if not trials:
         yield note("No architecture has been evaluated yet.")
@@ -169,7 +168,7 @@ def details(run: Run) -> Iterator[str]:
     yield (
         f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>"
     )
-    rows = list(_flat(read_json(run.folder.environment)))
+    rows = list(_flat(run.folder.facts()))
     yield f"<details><summary>Environment</summary>{table(rows)}</details>"
 
 

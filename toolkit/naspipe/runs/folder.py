@@ -7,14 +7,16 @@ import datetime
 import errno
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from naspipe.errors import RunFolderError
 from naspipe.files import read_json, read_lines, writing
-from naspipe.records import BestScores, BestTrial, EpochLine, SubnetLine
+from naspipe.records import BestScores, BestTrial, EpochLine, Facts, SubnetLine
+from naspipe.search.objective import Objective
 from naspipe.search.trial import Trial
 from naspipe.space import SearchSpace
 
@@ -84,15 +86,25 @@ class RunFolder:
         """The folder as a command line spells it."""
         return shlex.quote(str(self.root))
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the run was computed with."""
+        advice = "Only the report needs it: write {} to it."
+        facts: dict[str, Any] = read_json(self.environment, Facts.model_validate, advice).root
+        return facts
+
     def subnets(self) -> Iterator[SubnetLine]:
         """Yield what was logged of every trained subnet."""
         advice = "Only the report needs this line: delete it."
         return read_lines(self.training_metrics, SubnetLine.model_validate, advice)
 
-    def evaluated(self, space: SearchSpace) -> Iterator[Trial]:
-        """Yield the trials so far, in order."""
+    def evaluated(self, space: SearchSpace, objectives: Sequence[Objective] = ()) -> Iterator[Trial]:
+        """Yield the trials so far, in order; complete ones must have these objectives."""
         advice = "Delete it and every line below; the search evaluates these architectures again."
-        return read_lines(self.trials, lambda record: Trial.from_record(record, space), advice)
+
+        def read(record: object) -> Trial:
+            return Trial.from_record(record, space, objectives)
+
+        return read_lines(self.trials, read, advice)
 
     def best_trial(self) -> BestTrial:
         """Return the trial that the search found best."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from naspipe.records import TrialLine
-from naspipe.search.objective import Objective
+from naspipe.search.objective import Objective, require_objectives
 from naspipe.space import Architecture, SearchSpace
 
 
@@ -45,15 +45,17 @@ class Trial:
         }
 
     @classmethod
-    def from_record(cls, record: object, space: SearchSpace) -> Trial:
+    def from_record(cls, record: object, space: SearchSpace, objectives: Sequence[Objective] = ()) -> Trial:
         """Read a line of ``trials.jsonl``.
 
         Raises:
-            ValueError: It has not the shape of one.
+            ValueError: It has not the shape of one, or lacks an objective.
             InputError: Its architecture is none of the space.
         """
         line = TrialLine.model_validate(record)
         architecture = space.architecture(Architecture(line.architecture))
+        if line.reason is None:
+            require_objectives(line.metrics, objectives)
         return cls(line.trial, architecture, line.metrics, line.reason)
 
 
