@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import torch
@@ -199,6 +199,10 @@ class Cell(Block):
             elif option != "none":
                 modules[source, target] = self.operations[f"edge{source}{target}_{option}"]
         return modules
+
+    def variant(self, architecture: Architecture) -> Hashable:
+        """Return the six operations."""
+        return tuple(architecture[decision] for decision in self.decisions)
 
     def layers(self) -> Mapping[str, nn.Module]:
         """Return the convolutions: each is a layer."""

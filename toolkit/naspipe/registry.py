@@ -159,6 +159,10 @@ class Registry:
             )
         return getattr(module, attribute)
 
+    def is_local(self, name: str) -> bool:
+        """Tell whether a name is known by a decorator that ran in this process only."""
+        return name in self._decorated
+
     def _check_class(self, loaded: object, name: str) -> type:
         base = self.base
         if not (isinstance(loaded, type) and issubclass(loaded, base)):

@@ -60,9 +60,7 @@ class OptimizationConfig(Section):
 class TrainingConfig(OptimizationConfig):
     """Supernet training."""
 
-    subnets: PositiveInt = Field(
-        default=2000, description="Subnets to train; subnet y is trained on batch y."
-    )
+    subnets: PositiveInt = Field(default=2000, description="Subnets to train; subnet y is trained on batch y.")
     microbatches: PositiveInt = Field(default=1, description="Parts a batch is cut into.")
     delay: NaturalInt | None = Field(
         default=None,
@@ -92,6 +90,12 @@ class ExecutorConfig(Section):
     window: PositiveInt | None = Field(
         default=None, description="Subnets in flight at most, or null: the executor says."
     )
+    transport: Literal["in-process", "distributed"] = Field(
+        default="in-process", description="All stages in one process, or a process for each."
+    )
+    timeout: PositiveInt = Field(
+        default=300, description="Seconds after which a process that waits for another gives up."
+    )
     options: dict[str, Any] = Field(default={}, description="The executor's own parameters.")
 
 
@@ -104,9 +108,7 @@ class BudgetConfig(Section):
 class SearchConfig(Section):
     """The search over the trained supernet."""
 
-    strategy: PluginConfig = Field(
-        default=PluginConfig(name="evolution"), description="What proposes architectures."
-    )
+    strategy: PluginConfig = Field(default=PluginConfig(name="evolution"), description="What proposes architectures.")
     budget: BudgetConfig = Field(default=BudgetConfig(), description="When the search ends.")
     objectives: Annotated[list[str], Field(min_length=1)] = Field(
         default=["accuracy"],

@@ -94,6 +94,10 @@ class Run:
         planning = prepare_planning(resolved, components, splits)
         planning.planner()
         planning.warn()
+        if resolved.executor.transport == "distributed":
+            from naspipe.training.processes import check_reachable
+
+            check_reachable(resolved)
         folder = create_folder(Path(out) if out is not None else None, name)
         run = cls(folder, resolved, watch, splits, untrained)
         write_text(folder.config, resolved.to_yaml())
@@ -155,31 +159,46 @@ class Run:
         """
         with self._phase(f"Interrupted. {self.folder.cannot_continue}"):
             self.folder.refuse_trained()
-            config = self.config
-            components = build_components(config)
-            supernet = self._untrained or Supernet(components.space, config.seed)
-            self._untrained = None  # This phase trains it in place.
-            planner, cuts = prepare_planning(config, components, self.splits).planner()
-            trainer = SupernetTrainer(
-                supernet,
-                components.task,
-                self.splits.train,
-                components.sampler,
-                planner,
-                cuts,
-                config.training,
-                config.seed,
-            )
-            with JsonLines(self.folder.training_metrics) as log:
-
-                def on_subnet(record: SubnetRecord) -> None:
-                    log.append({**vars(record), "architecture": dict(record.architecture)})
-                    detail = f"loss {record.loss:.4f}"
-                    self._watch(Progress("train", record.index + 1, config.training.subnets, detail))
-
-                trainer.run(on_subnet)
-            save_tensors(self.folder.supernet, supernet.blocks.state_dict(), {"format": "pt"})
+            if self.config.executor.transport == "distributed":
+                self._train_in_processes()
+            else:
+                self._train_here()
         return self
+
+    def _train_here(self) -> None:
+        """Train with all stages in this process."""
+        config = self.config
+        components = build_components(config)
+        supernet = self._untrained or Supernet(components.space, config.seed)
+        self._untrained = None  # This phase trains it in place.
+        planner, cuts = prepare_planning(config, components, self.splits).planner()
+        trainer = SupernetTrainer(
+            supernet,
+            components.task,
+            self.splits.train,
+            components.sampler,
+            planner,
+            cuts,
+            config.training,
+            config.seed,
+        )
+        with JsonLines(self.folder.training_metrics) as log:
+
+            def on_subnet(record: SubnetRecord) -> None:
+                log.append({**vars(record), "architecture": dict(record.architecture)})
+                detail = f"loss {record.loss:.4f}"
+                self._watch(Progress("train", record.index + 1, config.training.subnets, detail))
+
+            trainer.run(on_subnet)
+        save_tensors(self.folder.supernet, supernet.blocks.state_dict(), {"format": "pt"})
+
+    def _train_in_processes(self) -> None:
+        """Train with a process for each stage."""
+        from naspipe.training.processes import train_in_processes
+
+        metrics = self.folder.training_metrics
+        metrics.parent.mkdir(exist_ok=True)
+        train_in_processes(self.config, metrics.parent, metrics, self.folder.supernet, self._watch)
 
     def search(self) -> Run:
         """Search the trained supernet and name the best architecture; returns the run.
@@ -317,7 +336,7 @@ class Run:
 
     def trials(self) -> list[Trial]:
         """Return the trials so far, in order."""
-        return list(self.folder.evaluated(self.components.space))
+        return list(self.folder.evaluated(self.components.space, self.components.objectives))
 
     def supernet(self) -> Supernet:
         """Return the trained supernet, on the run's device.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -44,6 +44,13 @@ class Block(nn.Module):
     def used_layers(self, architecture: Architecture) -> Sequence[str]:
         """Return the names of the strict layers that ``forward`` uses for an architecture."""
         return ()
+
+    def variant(self, architecture: Architecture) -> Hashable:
+        """Return what of an architecture ``forward`` depends on; by default all of it.
+
+        Architectures of one variant give outputs of the same form, so fewer variants save time.
+        """
+        return architecture
 
     def extract(self, architecture: Architecture) -> nn.Module:
         """Return a copy of what an architecture uses, as a module with ``forward(x)``.
@@ -88,6 +95,10 @@ class FixedBlock(Block):
         """Run the module."""
         return self.module(x)
 
+    def variant(self, architecture: Architecture) -> Hashable:
+        """Return the same for every architecture."""
+        return None
+
     def extract(self, architecture: Architecture) -> nn.Module:
         """Return a copy of the module."""
         return copy.deepcopy(self.module)
@@ -131,6 +142,10 @@ class ChoiceBlock(Block):
         if self.decision not in architecture:
             return x
         return self.candidates[self._keys[architecture[self.decision]]](x)
+
+    def variant(self, architecture: Architecture) -> Hashable:
+        """Return the chosen option."""
+        return self._keys[architecture[self.decision]] if self.decision in architecture else None
 
     def layers(self) -> Mapping[str, nn.Module]:
         """Return the candidates: each is a layer."""

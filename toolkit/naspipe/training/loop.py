@@ -1,12 +1,12 @@
-"""The training loop: walks the planned actions of all stages through their parts, in one process."""
+"""The training loop: walks the plan, and does the actions of the stages that are in this process."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
@@ -14,16 +14,22 @@ from naspipe.config.schema import TrainingConfig
 from naspipe.errors import TrainingError
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.partition import Cuts
-from naspipe.pipeline.planner import Planner
+from naspipe.pipeline.planner import PlannedAction, Planner
 from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_microbatches, split_batch
 from naspipe.tasks.task import Task
-from naspipe.training.boundary import Slots, detach_payload
 from naspipe.training.layers import Layer
 from naspipe.training.part import Part
 from naspipe.training.schedule import OptimizerFactory, schedule_factor
+from naspipe.training.signature import Signature, Signatures, signature_of
+from naspipe.training.transport import InProcess, Transport, Unit
+
+LOOKAHEAD = 64
+"""Actions that a transport learns of before they run."""
+
+Connect = Callable[[Callable[[PlannedAction], Signature]], Transport]
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,10 @@ class _Subnet:
 
 
 class SupernetTrainer:
-    """Trains a supernet on any number of logical stages in one process.
+    """Trains a supernet: all stages in this process, or one of them.
 
-    Sequential training is its one-stage case. What is planned is what runs: each action of the plan, in the
-    order of its start; results pass between parts by the unit they belong to.
+    Sequential training is its one-stage case. What is planned is what runs: each process walks the whole plan in
+    the order of its starts and does its own actions; a transport passes results between parts.
     """
 
     def __init__(
@@ -72,6 +78,9 @@ class SupernetTrainer:
         cuts: Cuts,
         config: TrainingConfig,
         seed: int,
+        stage: int | None = None,
+        connect: Connect = lambda signature: InProcess(),
+        meta: Supernet | None = None,
     ) -> None:
         """Prepare the training; nothing is computed yet.
 
@@ -84,6 +93,9 @@ class SupernetTrainer:
             cuts: The partition into parts, the same for all subnets.
             config: The settings.
             seed: The run's seed.
+            stage: The stage that is in this process, or None: all are.
+            connect: Makes the transport, given what tells the signature of an action's result.
+            meta: The supernet on the meta device; needed by transports between processes.
 
         Raises:
             InputError: A batch would have fewer samples than micro-batches.
@@ -110,20 +122,24 @@ class SupernetTrainer:
             for specs in supernet.layers_by_block
         ]
         blocks = list(supernet)
-        self._parts = [
-            Part(blocks[start:end], self.layers[start:end], start, seed) for start, end in itertools.pairwise(cuts)
-        ]
+        segments = planner.shape.segments
+        self._parts = {
+            number: Part(blocks[start:end], self.layers[start:end], start, seed)
+            for number, (start, end) in enumerate(itertools.pairwise(cuts))
+            if stage is None or number // segments == stage
+        }
+        self._last_part = len(cuts) - 2
+        self._signatures = Signatures(meta) if meta is not None else None
+        self._transport = connect(self._signature)
         self._drawn = 0
         self._subnets: dict[int, _Subnet] = {}
-        # What parts have sent each other, by (subnet, micro-batch, receiving part).
-        self._activations: dict[tuple[int, int, int], Any] = {}
-        self._gradients: dict[tuple[int, int, int], Slots] = {}
 
     def run(self, on_subnet: Callable[[SubnetRecord], None]) -> None:
         """Train all subnets.
 
         Args:
-            on_subnet: Called for each subnet in order, once it has been trained.
+            on_subnet: Called for each subnet in order, once it has been trained; in the process of the last
+                stage, which knows the loss.
 
         Raises:
             TrainingError: A loss was not finite, or a block failed.
@@ -131,11 +147,12 @@ class SupernetTrainer:
         # Subnets may end out of order; whoever listens gets them in order.
         ended: dict[int, SubnetRecord] = {}
         reported = 0
-        for planned in self._planner.run():
+        for planned in self._announced():
             action = planned.action
-            self._draw_up_to(action.subnet)
+            if self._part_of(action) not in self._parts:
+                continue
             try:
-                self._perform(action, ended)
+                self._perform(planned, ended)
             except TrainingError as error:
                 raise TrainingError(f"{self._where(action)}: {error}") from error
             except Exception as error:
@@ -143,6 +160,30 @@ class SupernetTrainer:
             while reported in ended:
                 on_subnet(ended.pop(reported))
                 reported += 1
+        self._transport.finish()
+
+    def _announced(self) -> Iterator[PlannedAction]:
+        """Yield the plan's actions, each some time after the transport has learnt of it."""
+        waiting: deque[PlannedAction] = deque()
+        for planned in self._planner.run():
+            self._draw_up_to(planned.action.subnet)
+            self._transport.announce(planned)
+            waiting.append(planned)
+            if len(waiting) > LOOKAHEAD:
+                yield waiting.popleft()
+        yield from waiting
+
+    def _part_of(self, action: Action) -> int:
+        return action.stage * self._planner.shape.segments + action.segment
+
+    def _signature(self, planned: PlannedAction) -> Signature:
+        """Return the signature of what crosses the boundary that an action's result passes."""
+        assert self._signatures is not None, "a transport between processes needs the supernet on the meta device"
+        action = planned.action
+        subnet = self._loaded(action.subnet)
+        boundary = planned.end_block if action.kind is Kind.FORWARD else planned.first_block
+        inputs = signature_of(subnet.batches[action.microbatch].inputs)
+        return self._signatures.after(boundary, subnet.architecture, inputs)
 
     def _where(self, action: Action) -> str:
         text = self._supernet.space.format(self._subnets[action.subnet].architecture)
@@ -163,53 +204,63 @@ class SupernetTrainer:
             self._subnets[self._drawn] = _Subnet(architecture, uses, unfinished=len(self._parts))
             self._drawn += 1
 
-    def _perform(self, action: Action, ended: dict[int, SubnetRecord]) -> None:
-        part = action.stage * self._planner.shape.segments + action.segment
+    def _perform(self, planned: PlannedAction, ended: dict[int, SubnetRecord]) -> None:
+        action = planned.action
         if action.kind is Kind.FORWARD:
-            self._forward(action.subnet, action.microbatch, part)
+            self._forward(planned)
         elif action.kind is Kind.BACKWARD:
-            self._backward(action.subnet, action.microbatch, part)
+            self._backward(planned)
         else:
-            record = self._update(action.subnet, part)
+            record = self._update(action.subnet, self._part_of(action))
             if record is not None:
                 ended[action.subnet] = record
 
-    def _forward(self, index: int, microbatch: int, part: int) -> None:
-        subnet = self._subnets[index]
-        if not subnet.batches:
-            self._load_batch(index, subnet)
-        batch = subnet.batches[microbatch]
-        payload = self._activations.pop((index, microbatch, part)) if part else batch.inputs
-        uses = subnet.uses[self._cuts[part] : self._cuts[part + 1]]
-        output = self._parts[part].forward(index, subnet.architecture, microbatch, payload, uses)
-        if part + 1 < len(self._parts):
-            self._activations[index, microbatch, part + 1] = detach_payload(output)
+    def _forward(self, planned: PlannedAction) -> None:
+        _, _, index, microbatch, _ = planned.action
+        number = self._part_of(planned.action)
+        part, subnet = self._parts[number], self._subnets[index]
+        if number:
+            payload = self._transport.receive(Unit(Kind.FORWARD, index, microbatch, number))
+        else:
+            payload = self._loaded(index).batches[microbatch].inputs
+        uses = subnet.uses[planned.first_block : planned.end_block]
+        output = part.forward(index, subnet.architecture, microbatch, payload, uses)
+        if number < self._last_part:
+            self._transport.send(planned, Unit(Kind.FORWARD, index, microbatch, number + 1), output)
             return
+        targets, weight = self._loaded(index).batches[microbatch].targets, subnet.weight
 
         def loss(outputs: object) -> Tensor:
-            return self._task.loss(outputs, batch.targets) / subnet.weight
+            return self._task.loss(outputs, targets) / weight
 
-        value = float(self._parts[part].loss(index, microbatch, output, loss).item())
+        value = float(part.loss(index, microbatch, output, loss).item())
         if not math.isfinite(value):
             raise TrainingError(
                 f"the loss must be finite, but is {value}. Lower training.optimizer.lr, or set training.clip_norm."
             )
         subnet.losses.append(value)
 
-    def _backward(self, index: int, microbatch: int, part: int) -> None:
-        last = part + 1 == len(self._parts)
-        gradients = None if last else self._gradients.pop((index, microbatch, part))
-        back = self._parts[part].backward(index, microbatch, gradients)
-        if part:
-            self._gradients[index, microbatch, part - 1] = back
+    def _backward(self, planned: PlannedAction) -> None:
+        _, _, index, microbatch, _ = planned.action
+        number = self._part_of(planned.action)
+        gradients = None
+        if number < self._last_part:
+            gradients = self._transport.receive(Unit(Kind.BACKWARD, index, microbatch, number))
+        back = self._parts[number].backward(index, microbatch, gradients)
+        if number:
+            self._transport.send(planned, Unit(Kind.BACKWARD, index, microbatch, number - 1), back)
 
-    def _load_batch(self, index: int, subnet: _Subnet) -> None:
-        batch = move_batch(self._order.batch(index), self._config.device)
-        subnet.weight = self._task.weight(batch.targets)
-        subnet.batches = split_batch(batch, self._config.microbatches)
+    def _loaded(self, index: int) -> _Subnet:
+        """Return a subnet with its batch."""
+        subnet = self._subnets[index]
+        if not subnet.batches:
+            batch = move_batch(self._order.batch(index), self._config.device)
+            subnet.weight = self._task.weight(batch.targets)
+            subnet.batches = split_batch(batch, self._config.microbatches)
+        return subnet
 
     def _update(self, index: int, part: int) -> SubnetRecord | None:
-        """Update a part's layers; return the subnet's record if it was the last part."""
+        """Update a part's layers; return the subnet's record if it was the last part here."""
         config, subnet = self._config, self._subnets[index]
         lr = self._optimizers.lr * schedule_factor(config.schedule, index, config.subnets)
         self._parts[part].update(index, lr)
@@ -217,4 +268,6 @@ class SupernetTrainer:
         if subnet.unfinished:
             return None
         del self._subnets[index]
+        if self._last_part not in self._parts:
+            return None  # Only the last part knows the loss.
         return SubnetRecord(index, subnet.architecture, math.fsum(subnet.losses), lr)

@@ -1,0 +1,246 @@
+"""One process a stage: the bits of one stage, and an end with a message whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import TINY
+from torch import Tensor
+
+import naspipe
+from naspipe import Run
+from naspipe.errors import ConfigError, InputError, TrainingError
+from naspipe.pipeline.action import Kind
+from naspipe.training.signature import Signature, TensorForm, message_bytes, pack, signature_of, unpack
+from naspipe.training.transport import _forms
+
+HERE = Path(__file__).parent
+FAULTS = '''
+import os, signal
+from conftest import TinyTask
+
+class Faulty(TinyTask):
+    """Goes wrong in the process of the last stage, at the tenth loss."""
+
+    calls = 0
+
+    def fail(self):
+        raise RuntimeError("my loss is broken")
+
+    def loss(self, outputs, targets):
+        Faulty.calls += "RANK" in os.environ
+        if Faulty.calls == 10:
+            self.fail()
+        return super().loss(outputs, targets)
+
+class Killed(Faulty):
+    def fail(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Exits(Faulty):
+    def fail(self):
+        os._exit(7)
+
+class Stopped(Faulty):
+    def fail(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+class Slow(Faulty):
+    def loss(self, outputs, targets):
+        import time
+        time.sleep(0.2 * ("RANK" in os.environ))
+        return super().loss(outputs, targets)
+    def fail(self):
+        pass
+'''
+
+
+@pytest.fixture(autouse=True)
+def paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stages' processes import conftest."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+def settings(**executor: Any) -> dict[str, Any]:
+    more = {"name": "csp", "stages": 2, "transport": "distributed", "timeout": 60, **executor}
+    return {**TINY, "executor": more}
+
+
+def digests(config: dict[str, Any], out: Path) -> tuple[str, bytes]:
+    run = Run.create(config, out).train()
+    return run.digest, run.folder.training_metrics.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("executor", "training"),
+    [
+        ({"stages": 2}, {"microbatches": 2}),
+        ({"stages": 4, "partition": [1, 1, 2, 1]}, {"delay": 3}),
+        ({"stages": 2, "segments": 2}, {"optimizer": {"name": "AdamW", "lr": 0.01}}),
+    ],
+    ids=["two", "four", "segments"],
+)
+def test_processes_give_the_bits_of_one_stage(
+    executor: dict[str, Any], training: dict[str, Any], tmp_path: Path
+) -> None:
+    config = settings(**executor)
+    config["training"] = {**TINY["training"], **training}
+    one = {**config, "executor": {"name": "sequential"}}
+    assert digests(config, tmp_path / "many") == digests(one, tmp_path / "one")
+    assert sorted(path.name for path in (tmp_path / "many" / "train").iterdir()) == [
+        "metrics.jsonl", "supernet.safetensors",
+    ]  # fmt: skip
+
+
+def fault(tmp_path: Path, name: str, **executor: Any) -> Run:
+    (tmp_path / "faults.py").write_text(FAULTS)
+    config = {**settings(**executor), "task": {"name": f"{tmp_path}/faults.py:{name}"}}
+    return Run.create(config, tmp_path / "out")
+
+
+def children() -> list[str]:
+    """Return the commands of the processes that this one has started and that still run."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid() and fields[0] != "Z":
+                found.append((status.parent / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    # The resource tracker of multiprocessing stays until this process ends.
+    return [command for command in found if "resource_tracker" not in command]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Faulty", r"(?s)stage 1 .*ended with code 1: .*action 1F\d+, subnet \d+ \(op0=.*my loss is broken"),
+        ("Killed", r"stage 1 \(process id \d+\) was ended by SIGKILL"),
+        ("Exits", r"stage 1 \(process id \d+\) ended with code 7"),
+    ],
+)
+def test_a_stage_that_fails_ends_all_with_its_message(tmp_path: Path, name: str, message: str) -> None:
+    run = fault(tmp_path, name)
+    start = time.monotonic()
+    with pytest.raises(TrainingError, match=message):
+        run.train()
+    assert time.monotonic() - start < 60
+    assert children() == []
+    assert run.folder.training_metrics.exists()
+    assert not run.folder.supernet.exists()
+
+
+def test_a_stage_that_stops_is_a_stall_that_names_what_was_waited_for(tmp_path: Path) -> None:
+    run = fault(tmp_path, "Stopped", timeout=3)
+    with pytest.raises(TrainingError, match=r"stage 0 waited 3 s for 1B\d+ from stage 1"):
+        run.train()
+    assert children() == []
+
+
+def start_slow_run(tmp_path: Path) -> subprocess.Popen[str]:
+    """Start a run on the command line and wait until it trains."""
+    (tmp_path / "faults.py").write_text(FAULTS)
+    path = tmp_path / "slow.yaml"
+    path.write_text(yaml.safe_dump({**settings(), "task": {"name": "faults.py:Slow"}}))
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from naspipe.cli.app import main; main()", "train", str(path), "--out",
+         str(tmp_path / "out")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    metrics = tmp_path / "out" / "train" / "metrics.jsonl"
+    deadline = time.monotonic() + 90
+    while not metrics.exists() or not metrics.stat().st_size:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    return process
+
+
+def stage_processes(tmp_path: Path) -> list[int]:
+    """Return the processes, zombies aside, that hold a file of this test open or were given its path."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if str(tmp_path) in str(link.readlink()):
+                found.append(int(link.parts[2]))
+        except OSError:
+            continue
+    return sorted(set(found))
+
+
+def wait_until_gone(tmp_path: Path) -> None:
+    deadline = time.monotonic() + 40
+    while stage_processes(tmp_path):
+        assert time.monotonic() < deadline, stage_processes(tmp_path)
+        time.sleep(0.2)
+
+
+def test_an_interrupt_ends_every_process_and_says_what_is_left(tmp_path: Path) -> None:
+    process = start_slow_run(tmp_path)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Interrupted" in errors
+    assert "Traceback" not in errors
+    wait_until_gone(tmp_path)
+
+
+def test_stages_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
+    process = start_slow_run(tmp_path)
+    assert stage_processes(tmp_path)
+    process.kill()
+    process.communicate(timeout=60)
+    wait_until_gone(tmp_path)
+
+
+def test_a_plugin_that_other_processes_cannot_import_is_refused(tmp_path: Path) -> None:
+    from conftest import TinyTask
+
+    naspipe.register_task("local-by-test_processes")(TinyTask)
+    config = {**settings(), "task": {"name": "local-by-test_processes"}}
+    with pytest.raises(InputError, match=r"'local-by-test_processes' is known to this process only .*file.py:Class"):
+        Run.create(config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_processes_than_blocks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises((InputError, ConfigError), match="there are 9 stages for 5 blocks"):
+        Run.create(settings(stages=9), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_message_holds_any_nest_and_says_what_is_missing() -> None:
+    payload = {
+        "a": torch.randn(3, 2).t(), "n": None, "i": torch.arange(5), "b": torch.tensor(True), "x": "text",
+        "h": torch.randn(3, dtype=torch.bfloat16), "e": torch.ones(1, 1).expand(2, 2), "z": torch.zeros(0, 3),
+    }  # fmt: skip
+    signature = signature_of(payload)
+    tensors = [value for value in payload.values() if isinstance(value, Tensor)]
+    message = pack(tensors, signature.forms, torch.device("cpu"))
+    assert message.numel() == message_bytes(signature.forms)
+    for sent, received in zip(tensors, unpack(message, signature.forms), strict=True):
+        assert received is not None
+        assert received.dtype == sent.dtype
+        assert torch.equal(received, sent)
+    forms = [TensorForm(torch.float32, (2,), True)] * 2
+    again = unpack(pack([None, torch.ones(2)], forms, torch.device("cpu")), forms)
+    assert again[0] is None
+    assert torch.equal(again[1], torch.ones(2))  # type: ignore[arg-type]
+
+
+def test_gradients_have_a_slot_for_every_leaf_and_bytes_only_where_they_can_be() -> None:
+    leaf = TensorForm(torch.float32, (4,), True)
+    signature = Signature(None, (leaf, None, TensorForm(torch.int64, (9,), False), "text"))
+    forms = _forms(Kind.BACKWARD, signature)
+    assert [form.num_bytes for form in forms] == [16, 0, 0, 0]
+    assert signature.forms == [leaf, signature.slots[2]]

@@ -1,0 +1,257 @@
+"""One process a stage: started by torch's elastic launcher, connected by torch.distributed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from naspipe import registry
+from naspipe.config.schema import RunConfig
+from naspipe.environment import describe_environment
+from naspipe.errors import InputError, NaspipeWarning, TrainingError
+from naspipe.files import JsonLines, load_tensors, save_tensors
+from naspipe.runs.progress import Progress, Watch
+
+if TYPE_CHECKING:
+    from naspipe.training.loop import SubnetRecord
+
+POLL_SECONDS = 0.5
+"""Between two looks at how far the stages are, for whoever watches."""
+
+
+def check_reachable(config: RunConfig) -> None:
+    """Refuse plug-ins that other processes cannot import.
+
+    Raises:
+        InputError: One is defined in an interactive session, or was registered in this process only.
+    """
+    for kind, name in (
+        (registry.spaces, config.space.name),
+        (registry.tasks, config.task.name),
+        (registry.samplers, config.sampler.name),
+        (registry.executors, config.executor.name),
+    ):
+        cls = kind.get(name)
+        if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__ or kind.is_local(name):
+            raise InputError(
+                f"executor.transport 'distributed' starts a process for each stage, but {kind.kind} {name!r} is known "
+                f"to this process only ({cls.__module__}.{cls.__qualname__}). Put its class into a file or a package "
+                "and name it as file.py:Class or package.module:Class, or set executor.transport to in-process."
+            )
+
+
+def train_in_processes(config: RunConfig, folder: Path, metrics: Path, supernet: Path, watch: Watch) -> None:
+    """Train a run's supernet with one process for each stage.
+
+    Args:
+        config: The run's configuration.
+        folder: Where the stages leave their layers until all have ended.
+        metrics: Where the last stage logs each subnet.
+        supernet: Where the whole supernet is saved.
+        watch: Called with the progress.
+
+    Raises:
+        TrainingError: A stage failed; every process has been ended.
+    """
+    stages = config.executor.stages
+    launch = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=stages,
+        run_id=f"naspipe-{uuid.uuid4().hex}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method="spawn",
+    )
+    with _watching(metrics, config.training.subnets, watch), _quiet():
+        try:
+            elastic_launch(launch, train_stage)(config.to_yaml(), str(folder), str(metrics))
+        except ChildFailedError as error:
+            raise TrainingError(_explain(error)) from None
+        except SignalException as error:
+            # The launcher has ended the stages already.
+            if error.sigval is signal.Signals.SIGINT:
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + error.sigval) from None
+    parts = [_part_file(folder, stage) for stage in range(stages)]
+    tensors: dict[str, torch.Tensor] = {}
+    for part in parts:
+        tensors.update(load_tensors(part))
+    save_tensors(supernet, tensors, {"format": "pt"})
+    for part in parts:
+        part.unlink()
+
+
+def _explain(error: ChildFailedError) -> str:
+    """Return which stage failed first, how, and what it said."""
+    rank, failure = error.get_first_failure()
+    how = f"was ended by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with code {failure.exitcode}"
+    message = failure.message
+    extra = ""
+    if isinstance(message, dict):
+        extra = f"\n{message.get('extraInfo', {}).get('py_callstack', '')}".rstrip()
+        message = message.get("message", "")
+    return f"the process of stage {rank} (process id {failure.pid}) {how}: {message}{extra}"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the launcher from logging the failure that is raised as an error anyway."""
+    logger = logging.getLogger("torch.distributed.elastic")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _part_file(folder: Path, stage: int) -> Path:
+    return folder / f"stage{stage}.safetensors"
+
+
+@contextlib.contextmanager
+def _watching(metrics: Path, total: int, watch: Watch) -> Iterator[None]:
+    """Report how many subnets the last stage has logged, from a thread of its own."""
+    done = threading.Event()
+
+    def look() -> None:
+        seen = place = 0
+        ended = False
+        while not ended:
+            ended = done.wait(POLL_SECONDS)
+            if not metrics.exists():
+                continue
+            with metrics.open("rb") as file:
+                file.seek(place)
+                for line in file:
+                    if line.endswith(b"\n"):  # or it is still being written
+                        seen, place = seen + 1, place + len(line)
+                        watch(Progress("train", seen, total, f"loss {json.loads(line)['loss']:.4f}"))
+
+    thread = threading.Thread(target=look, name="naspipe progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def train_stage(config_yaml: str, folder: str, metrics: str) -> None:
+    """Train one stage; runs in a process that the elastic launcher has started.
+
+    Args:
+        config_yaml: The run's resolved configuration.
+        folder: Where to leave the stage's layers.
+        metrics: Where the last stage logs each subnet.
+
+    Raises:
+        TrainingError: A block failed, a message did not come, or the processes differ.
+    """
+    from naspipe.components import build_components
+    from naspipe.config.resolve import resolve
+    from naspipe.config.source import read_text
+    from naspipe.planning import prepare_planning
+    from naspipe.supernet.supernet import Supernet
+    from naspipe.training.determinism import deterministic
+    from naspipe.training.loop import SupernetTrainer
+    from naspipe.training.transport import Distributed
+
+    # What there is to warn of was said before the processes were started.
+    warnings.simplefilter("ignore", NaspipeWarning)
+    _end_with_parent()
+    config = resolve(read_text(config_yaml, "the run's configuration", Path.cwd()))
+    stage, stages = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cuda = config.training.device == "cuda"
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    with deterministic(config.training.threads, config.training.device):
+        distributed.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=config.executor.timeout))
+        _compare_processes(config)
+        components = build_components(config)
+        splits = components.task.load(config.seed)
+        planning = prepare_planning(config, components, splits)
+        planner, cuts = planning.planner()
+        supernet = Supernet(components.space, config.seed)
+        device = torch.device(config.training.device)
+        trainer = SupernetTrainer(
+            supernet, components.task, splits.train, components.sampler, planner, cuts, config.training, config.seed,
+            stage=stage,
+            connect=lambda signature: Distributed(
+                stage, config.executor.segments, signature, device, config.executor.timeout
+            ),
+            meta=planning.supernet,
+        )  # fmt: skip
+        with JsonLines(Path(metrics)) if stage == stages - 1 else contextlib.nullcontext() as log:
+
+            def on_subnet(record: SubnetRecord) -> None:
+                assert log is not None
+                log.append({**vars(record), "architecture": dict(record.architecture)})
+
+            trainer.run(on_subnet)
+        segments = config.executor.segments
+        own = range(cuts[stage * segments], cuts[(stage + 1) * segments])
+        tensors = {
+            name: tensor for name, tensor in supernet.blocks.state_dict().items() if int(name.partition(".")[0]) in own
+        }
+        save_tensors(_part_file(Path(folder), stage), tensors, {"format": "pt"})
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def _end_with_parent() -> None:
+    """End this process when the launcher has died, however that happened."""
+    parent = os.getppid()
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(POLL_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=look, name="naspipe parent", daemon=True).start()
+
+
+def _compare_processes(config: RunConfig) -> None:
+    """Make sure that all processes compute alike.
+
+    Raises:
+        TrainingError: One differs in configuration, versions, or kind of processor; it says which and how.
+    """
+    environment = describe_environment(config.seed, config.training.threads)
+    own: dict[str, Any] = {
+        "configuration": hashlib.sha256(config.to_yaml().encode()).hexdigest(),
+        "packages": environment["packages"],
+        "CPU capability": environment["cpu"]["capability"],
+        "GPUs": environment["gpus"] if config.training.device == "cuda" else [],
+    }
+    everyone: list[dict[str, Any]] = [{} for _ in range(distributed.get_world_size())]
+    distributed.all_gather_object(everyone, own)
+    for rank, other in enumerate(everyone):
+        for key, value in everyone[0].items():
+            if other[key] != value:
+                raise TrainingError(
+                    f"all processes must be alike, but {key} of stage {rank} is {other[key]!r}, and of stage 0 "
+                    f"{value!r}."
+                )

@@ -1,0 +1,176 @@
+"""Signatures: the form of what passes a block boundary, known before it is computed.
+
+A receiver must offer a buffer of the right size ahead of time. The size follows from running the block on the
+meta device, once for each (block, variant of the architecture, form of the input).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree  # flattens any nest; torch offers no public one
+
+from naspipe.errors import TrainingError
+from naspipe.space import Architecture
+from naspipe.supernet.supernet import Supernet
+from naspipe.training.boundary import enter_block
+
+ALIGNMENT = 16
+"""Bytes at whose multiples each tensor of a message starts."""
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """A tensor without its values.
+
+    Attributes:
+        dtype: Type of its elements.
+        shape: Its shape.
+        requires_grad: Whether a gradient flows back for it.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    requires_grad: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def padded_bytes(self) -> int:
+        """Bytes that it takes in a message."""
+        return -(-self.num_bytes // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A payload without the values of its tensors.
+
+    Attributes:
+        structure: The nest.
+        slots: For every leaf its form, or the value itself if it is no tensor.
+    """
+
+    structure: Any
+    slots: tuple[Any, ...]
+
+    @property
+    def key(self) -> Hashable:
+        """What equal signatures share."""
+        return str(self.structure), tuple(s if isinstance(s, TensorForm) else repr(s) for s in self.slots)
+
+    @property
+    def forms(self) -> list[TensorForm]:
+        """The forms of its tensors."""
+        return [slot for slot in self.slots if isinstance(slot, TensorForm)]
+
+
+def signature_of(payload: Any) -> Signature:
+    """Return the signature of a payload."""
+    values, structure = pytree.tree_flatten(payload)
+    slots = [
+        TensorForm(value.dtype, tuple(value.shape), value.requires_grad) if isinstance(value, Tensor) else value
+        for value in values
+    ]
+    return Signature(structure, tuple(slots))
+
+
+class Signatures:
+    """The signatures at the boundaries of a supernet's blocks."""
+
+    def __init__(self, supernet: Supernet) -> None:
+        """Use a supernet on the meta device.
+
+        Args:
+            supernet: In training mode.
+        """
+        self._blocks = list(supernet)
+        self._known: dict[Hashable, Signature] = {}
+
+    def after(self, end_block: int, architecture: Architecture, inputs: Signature) -> Signature:
+        """Return the signature of what block ``end_block - 1`` returns.
+
+        Args:
+            end_block: One more than the last block run; 0 gives the input's.
+            architecture: What runs.
+            inputs: The signature of the first block's input.
+
+        Raises:
+            TrainingError: A block cannot run on the meta device.
+        """
+        signature = inputs
+        for index in range(end_block):
+            block = self._blocks[index]
+            key = (index, block.variant(architecture), signature.key)
+            if key not in self._known:
+                self._known[key] = self._run(index, architecture, signature)
+            signature = self._known[key]
+        return signature
+
+    def _run(self, index: int, architecture: Architecture, signature: Signature) -> Signature:
+        values = [
+            torch.empty(slot.shape, dtype=slot.dtype, device="meta").requires_grad_(slot.requires_grad)
+            if isinstance(slot, TensorForm)
+            else slot
+            for slot in signature.slots
+        ]
+        block = self._blocks[index]
+        try:
+            with torch.enable_grad():
+                payload, _ = enter_block(pytree.tree_unflatten(values, signature.structure))
+                return signature_of(block(payload, architecture))
+        except Exception as error:
+            raise TrainingError(
+                f"block {index} ({type(block).__name__}) must run on the meta device, so that other stages know what "
+                f"it sends, but: {type(error).__name__}: {error}. Compute shapes without values there, or set "
+                "executor.transport to in-process."
+            ) from error
+
+
+def pack(tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], device: torch.device) -> Tensor:
+    """Return a message: a byte for each tensor that says whether it is there, then the tensors' bytes.
+
+    Args:
+        tensors: In the order of ``forms``; None where there is none.
+        forms: What the receiver expects.
+        device: Where the message is made.
+    """
+    head = torch.tensor([tensor is not None for tensor in tensors], dtype=torch.uint8, device=device)
+    message = torch.zeros(message_bytes(forms), dtype=torch.uint8, device=device)
+    message[: len(forms)] = head
+    offset = _head_bytes(forms)
+    for tensor, form in zip(tensors, forms, strict=True):
+        if tensor is not None:
+            assert (tensor.dtype, tuple(tensor.shape)) == (form.dtype, form.shape), (tensor.shape, form)
+            data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            message[offset : offset + form.num_bytes] = data
+        offset += form.padded_bytes
+    return message
+
+
+def unpack(message: Tensor, forms: Sequence[TensorForm]) -> list[Tensor | None]:
+    """Return the tensors of a message, as views into it; None where the sender had none."""
+    present = message[: len(forms)].tolist()
+    offset = _head_bytes(forms)
+    tensors: list[Tensor | None] = []
+    for is_there, form in zip(present, forms, strict=True):
+        data = message[offset : offset + form.num_bytes]
+        tensors.append(data.view(form.dtype).view(form.shape) if is_there else None)
+        offset += form.padded_bytes
+    return tensors
+
+
+def message_bytes(forms: Sequence[TensorForm]) -> int:
+    """Return the size of a message, at least one byte."""
+    return max(1, _head_bytes(forms) + sum(form.padded_bytes for form in forms))
+
+
+def _head_bytes(forms: Sequence[TensorForm]) -> int:
+    return -(-len(forms) // ALIGNMENT) * ALIGNMENT
