@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,14 @@ def test_a_normalisation_that_needs_more_than_the_smallest_batch_is_refused(
     def blocks(self: TinySpace) -> Any:
         yield nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.BatchNorm1d(3))
 
-    # 36 samples in batches of 5: the last has one.
-    with pytest.raises(SpaceError, match=r"(?s)inputs shape \(1, 1, 4, 4\).*more than 1 value per channel"):
+    # 36 samples in batches of 5: the last of an epoch has one.
+    message = r"(?s)inputs shape \(1, 1, 4, 4\).*more than 1 value per channel"
+    with pytest.raises(SpaceError, match=message):
         create(tmp_path, monkeypatch, space={"blocks": blocks}, retrain={"epochs": 1, "batch_size": 5})
+    for subnets, refused in ((7, False), (8, True)):
+        training = {"subnets": subnets, "batch_size": 5}
+        with pytest.raises(SpaceError, match=message) if refused else contextlib.nullcontext():
+            create(tmp_path, monkeypatch, space={"blocks": blocks}, training=training)
 
 
 def test_more_micro_batches_than_samples_are_refused(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_bad_input_ends_with_2_and_creates_nothing(
         (("search", tmp_path), "is no run folder"),
         (("plugins", "evolutoin"), "Did you mean 'evolution'?"),
         (("plugins", f"{config}.py:X"), "there is no"),
+        (("plugins", "mine.py"), "named by file and class, as in mine.py:Class"),
         (("plugins", "conftest:TINY"), "is no plug-in"),
         (("run", config, "--frobnicate"), "No such option"),
     ):

@@ -56,15 +56,20 @@ def check_task(components: Components, config: RunConfig, supernet: Supernet) ->
         first = rehearsal.batch("train", min(samples, config.training.batch_size))
         for part in split_batch(first, config.training.microbatches):
             rehearsal.train(part)
-        smallest = min(
-            smallest_batch(samples, config.training.batch_size) // config.training.microbatches,
-            smallest_batch(samples, config.retrain.batch_size),
-        )
-        rehearsal.train(rehearsal.batch("train", min(smallest, 2)))
+        rehearsal.train(rehearsal.batch("train", min(_smallest_part(config, samples), 2)))
         rehearsal.evaluate(
             rehearsal.batch("validation", min(len(splits.validation), config.search.batch_size))
         )
     return splits
+
+
+def _smallest_part(config: RunConfig, samples: int) -> int:
+    """Return the fewest samples that a forward of training or retraining gets."""
+    training = config.training
+    # A short training may end before the last batch of an epoch, which may be smaller.
+    whole_epoch = training.subnets * training.batch_size >= samples
+    batch = smallest_batch(samples, training.batch_size) if whole_epoch else training.batch_size
+    return min(batch // training.microbatches, smallest_batch(samples, config.retrain.batch_size))
 
 
 def load_splits(task: Task, seed: int) -> Splits:

@@ -40,6 +40,8 @@ def show_plugin(name: str) -> None:
         _show_reference(name)
         return
     owners = [registry for registry in REGISTRIES if name in registry.names()]
+    if not owners and name.endswith(".py"):
+        raise PluginError(f"a plug-in in a file is named by file and class, as in {name}:Class.")
     if not owners:
         known = sorted({known for registry in REGISTRIES for known in registry.names()})
         raise PluginError(f"there is no plug-in {name!r}.{nearest(name, known)} Known: {listing(known)}.")
