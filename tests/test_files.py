@@ -129,8 +129,9 @@ def test_a_file_that_cannot_be_written_is_a_run_error_that_names_it(
         lambda: JsonLines(path),
         lambda: save_tensors(path, {"a": torch.ones(1)}, {}),
     ):
-        with pytest.raises(RunError, match=r"file/x cannot be written: .*(exists|directory)"):
+        with pytest.raises(RunError, match=r"file/x cannot be written: .*(exists|directory)") as caught:
             write()
+        assert caught.value.__cause__ is None
     with JsonLines(tmp_path / "log") as log:
         monkeypatch.setattr(log._file, "write", full_disk)
         with pytest.raises(RunError, match="log cannot be written: No space left on device"):

@@ -34,7 +34,7 @@ def writing(path: Path) -> Iterator[None]:
         raise RunError(
             f"{path} cannot be written: {error.strerror or error}. What was written before is kept. "
             "Free some space, or let the folder be written to."
-        ) from error
+        ) from None  # The reason is all there is to it: no traceback helps.
 
 
 @contextmanager
