@@ -104,6 +104,17 @@ def test_a_space_that_does_not_fit_the_data_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_choice_by_a_decision_that_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blocks(self: TinySpace) -> Any:
+        yield naspipe.ChoiceBlock("opp0", {option: nn.Flatten() for option in self.decisions[0].options})
+        yield nn.Linear(16, 3)
+
+    with pytest.raises(SpaceError, match="block 0 chooses by .* no decision 'opp0'. Did you mean 'op0'"):
+        create(tmp_path, monkeypatch, space={"blocks": blocks})
+
+
 def test_too_few_classes_are_refused(tmp_path: Path) -> None:
     config = {**TINY, "task": {"name": "digits"}, "training": {"subnets": 3}}
     message = r"(?s)Digits.loss of outputs with shape \(64, 3\) and .*does the space fit the task.*bounds"

@@ -20,6 +20,7 @@ from naspipe.search.evaluation import as_mapping
 from naspipe.search.objective import PARAMETERS, as_number
 from naspipe.space import Architecture
 from naspipe.suggestions import listing
+from naspipe.supernet.block import ChoiceBlock
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Batch, Splits, require_microbatches, smallest_batch, split_batch
 from naspipe.tasks.task import Task
@@ -48,6 +49,7 @@ def check_task(components: Components, config: RunConfig, supernet: Supernet) ->
     samples = len(splits.train)
     require_microbatches(samples, config.training.batch_size, config.training.microbatches)
     _warn_of_warmup(config, samples)
+    _require_decisions(supernet)
     architecture = space.random_architecture(keyed_random(config.seed, "check"))
     with deterministic(config.training.threads, "cpu"):
         seed_generators(derive_key(config.seed, "check"))
@@ -61,6 +63,16 @@ def check_task(components: Components, config: RunConfig, supernet: Supernet) ->
             rehearsal.batch("validation", min(len(splits.validation), config.search.batch_size))
         )
     return splits
+
+
+def _require_decisions(supernet: Supernet) -> None:
+    """Raise an error if a ChoiceBlock waits for a decision that no architecture makes."""
+    for index, block in enumerate(supernet):
+        if isinstance(block, ChoiceBlock):
+            try:
+                supernet.space.decision(block.decision)
+            except SpaceError as error:
+                raise SpaceError(f"block {index} chooses by a decision that is none: {error}") from error
 
 
 def _smallest_part(config: RunConfig, samples: int) -> int:
