@@ -226,18 +226,20 @@ class RunFolder:
             yield
 
 
-def create_folder(out: Path | None, name: str) -> RunFolder:
+def create_folder(out: str | Path | None, plugins: Sequence[str]) -> RunFolder:
     """Make a new run folder.
 
     Args:
         out: The folder, which must not exist; or None: ``runs/NAME-TIME`` below the working directory.
-        name: What the run is called if ``out`` is None.
+        plugins: Names of the plug-ins that the run is called after if ``out`` is None.
 
     Raises:
         RunFolderError: It exists, or cannot be made.
     """
     if out is not None:
-        return RunFolder(_make(out))
+        return RunFolder(_make(Path(out)))
+    # Of a reference only the class.
+    name = "-".join(plugin.rpartition(":")[2] for plugin in plugins)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in range(1, 100):
         suffix = f"-{attempt}" if attempt > 1 else ""

@@ -86,7 +86,6 @@ class Run:
             RunFolderError: The folder exists.
         """
         resolved = as_config(config)
-        name = f"{_word(resolved.space.name)}-{_word(resolved.task.name)}"
         # Before the folder is made, so that missing data or a broken space leaves nothing behind.
         components = build_components(resolved)
         untrained = Supernet(components.space, resolved.seed)
@@ -98,7 +97,7 @@ class Run:
             from naspipe.training.processes import check_reachable
 
             check_reachable(resolved)
-        folder = create_folder(Path(out) if out is not None else None, name)
+        folder = create_folder(out, (resolved.space.name, resolved.task.name))
         run = cls(folder, resolved, watch, splits, untrained)
         write_text(folder.config, resolved.to_yaml())
         write_json(folder.environment, describe_environment(resolved.seed, resolved.training.threads))
@@ -223,7 +222,8 @@ class Run:
 
                 def on_trial(trial: Trial) -> None:
                     log.append(trial.to_record(components.space))
-                    self._watch(Progress("search", trial.index + 1, budget, self._describe(trial)))
+                    detail = trial.describe(components.objectives)
+                    self._watch(Progress("search", trial.index + 1, budget, detail))
 
                 result = run_search(
                     components.space,
@@ -365,11 +365,6 @@ class Run:
             )
         return read_metrics(metrics)
 
-    def _describe(self, trial: Trial) -> str:
-        if trial.reason is not None:
-            return f"failed: {trial.reason}"
-        return ", ".join(f"{o.name} {trial.metrics[o.name]:.6g}" for o in self.components.objectives)
-
     @contextlib.contextmanager
     def _phase(self, interrupted: str) -> Iterator[None]:
         """Hold the folder and compute deterministically; an interrupt says how to go on."""
@@ -402,8 +397,3 @@ def run(
     new = Run.create(config, out, watch)
     new.train().search().retrain().report()
     return new
-
-
-def _word(name: str) -> str:
-    """Return a plug-in's name as part of a folder's name."""
-    return name.rpartition(":")[2] or name

@@ -33,6 +33,12 @@ class Trial:
             return None
         return tuple(self.metrics[objective.name] for objective in objectives)
 
+    def describe(self, objectives: Sequence[Objective]) -> str:
+        """Return the objectives, or why the trial failed, for people."""
+        if self.reason is not None:
+            return f"failed: {self.reason}"
+        return ", ".join(f"{o.name} {self.metrics[o.name]:.6g}" for o in objectives)
+
     def to_record(self, space: SearchSpace) -> dict[str, Any]:
         """Return the line of ``trials.jsonl``."""
         return {
