@@ -5,6 +5,7 @@ Nothing of it changes the supernet, a generator or the disk, and the test split 
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from typing import Any
 
@@ -195,7 +196,7 @@ def _describe(value: object) -> str:
     leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
     if leaves:
         return f"{type(value).__name__} of shapes {listing(str(tuple(leaf.shape)) for leaf in leaves)}"
-    return f"{value!r} of type {type(value).__name__}"
+    return f"{reprlib.repr(value)} of type {type(value).__name__}"
 
 
 def _warn_of_warmup(config: RunConfig, samples: int) -> None:
