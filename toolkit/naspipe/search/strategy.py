@@ -30,6 +30,7 @@ class Strategy(ABC):
     ``ask``, all of them, in the order in which it proposed them, so a search does not depend on which
     evaluation ends first. An architecture may be proposed again: it is told its value again, is not
     evaluated, and costs no budget. One object serves one search, and draws only from keys of its seed.
+    What ``start`` raises is bad input; what ``ask`` or ``tell`` raises ends the search, whose trials are kept.
     """
 
     @abstractmethod
