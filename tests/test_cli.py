@@ -175,8 +175,12 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupt(*arguments: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    target = {"train": "SupernetTrainer.run", "search": "run_search", "retrain": "retrain"}[phase]
-    monkeypatch.setattr(f"naspipe.runs.run.{target}", interrupt)
+    target = {
+        "train": "naspipe.training.loop.SupernetTrainer.run",
+        "search": "naspipe.runs.run.run_search",
+        "retrain": "naspipe.runs.run.retrain",
+    }[phase]
+    monkeypatch.setattr(target, interrupt)
     out = tmp_path / "my out"
     code, _, errors = naspipe_command("run", config, "--out", out)
     assert code == 130
