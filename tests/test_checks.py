@@ -90,23 +90,17 @@ def test_a_dataset_that_returns_no_batch_is_refused(tmp_path: Path, monkeypatch:
         create(tmp_path, monkeypatch, task={"load": load})
 
 
-def test_a_space_that_does_not_fit_the_data_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_space_that_does_not_fit_the_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def blocks(self: TinySpace) -> Any:
         yield nn.Conv2d(3, self.width, 1)
 
-    message = (
-        r"(?s)must fit the task, .* inputs shape \(10, 1, 4, 4\) in training mode of MySpace, arch.*channels"
-    )
+    message = r"(?s)must fit the task, .* inputs shape \(10, 1, 4, 4\) in training mode of MySpace, arch.*channels"
     with pytest.raises(SpaceError, match=message):
         create(tmp_path, monkeypatch, space={"blocks": blocks})
     assert not list(tmp_path.iterdir())
 
 
-def test_a_choice_by_a_decision_that_is_none_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_choice_by_a_decision_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def blocks(self: TinySpace) -> Any:
         yield naspipe.ChoiceBlock("opp0", {option: nn.Flatten() for option in self.decisions[0].options})
         yield nn.Linear(16, 3)

@@ -50,7 +50,8 @@ def config(tmp_path: Path, tiny: dict[str, Any]) -> Path:
 def test_the_commands_are_these() -> None:
     names = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert names == {
-        "run", "train", "search", "retrain", "report", "validate", "plan", "simulate", "plugins", "doctor",
+        "run", "train", "search", "retrain", "report", "validate", "plan", "simulate", "verify", "plugins",
+        "doctor",
     }  # fmt: skip
 
 
@@ -74,9 +75,7 @@ def test_run_ends_with_architecture_scores_files_and_the_next_commands(
     assert lines[-1].strip() == f"naspipe run {out}/config.yaml --set seed=4"
 
 
-def test_the_phases_one_by_one_name_what_comes_next(
-    naspipe_command: Command, config: Path, tmp_path: Path
-) -> None:
+def test_the_phases_one_by_one_name_what_comes_next(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, text, _ = naspipe_command("train", config, "--out", out, "--set", "training.subnets=5")
     assert code == 0
@@ -104,9 +103,7 @@ def test_validate_prints_sizes_and_creates_nothing(
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_bad_input_ends_with_2_and_creates_nothing(
-    naspipe_command: Command, config: Path, tmp_path: Path
-) -> None:
+def test_bad_input_ends_with_2_and_creates_nothing(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for arguments, message in (
         (("run", config, "--out", out, "--set", "training.subnet=3"), "Did you mean 'subnets'?"),
@@ -187,9 +184,7 @@ def test_an_interrupt_says_how_to_go_on(
     assert f"Interrupted. {message}{out}" in errors
 
 
-def test_a_used_up_space_is_said_in_the_summary(
-    naspipe_command: Command, config: Path, tmp_path: Path
-) -> None:
+def test_a_used_up_space_is_said_in_the_summary(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
     overrides = ("--set", "space.blocks=1", "--set", "search.strategy={name: random}")
     code, text, _ = naspipe_command("run", config, "--out", tmp_path / "out", *overrides)
     assert code == 0
@@ -261,18 +256,13 @@ def test_plugins_shows_parameters_with_types_defaults_and_docs(naspipe_command: 
     code, text, _ = naspipe_command("plugins", "nasbench201")
     assert code == 0
     assert "channels: int >= 1, default 16\n      Channels of the first stage;" in text
-    assert (
-        "mutation_probability: float >= 0, <= 1 | None, default None"
-        in naspipe_command("plugins", "evolution")[1]
-    )
+    assert "mutation_probability: float >= 0, <= 1 | None, default None" in naspipe_command("plugins", "evolution")[1]
     assert "distance: int >= 0, required" in naspipe_command("plugins", "spaced")[1]
     assert "width: int, default 4" in naspipe_command("plugins", "conftest:TinySpace")[1]
     assert "It takes no parameters." in naspipe_command("plugins", "uniform")[1]
 
 
-def test_doctor_names_versions_and_what_is_missing(
-    naspipe_command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_versions_and_what_is_missing(naspipe_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     code, text, _ = naspipe_command("doctor")
     assert code == 0
     for word in ("torch", "CPU", "Threads", "GPUs", "Backends", "nni"):

@@ -63,8 +63,7 @@ search:
 """
     found = problems(tmp_path, text)
     assert found == [
-        "config.yaml:2: seed: duplicate key: it is given at "
-        f"{tmp_path}/config.yaml:1 already. Keep one of the two.",
+        f"config.yaml:2: seed: duplicate key: it is given at {tmp_path}/config.yaml:1 already. Keep one of the two.",
         "config.yaml:3: space.widht: unknown key. Did you mean 'width'? Allowed here: width, blocks.",
         "config.yaml:4: task.name: there is no task 'nothing'. Known: digits. "
         "Or give a reference: file.py:Class or package.module:Class.",
@@ -73,7 +72,7 @@ search:
         "config.yaml:7: training.optimizer.moment: unknown key. Did you mean 'momentum'? Allowed here: "
         "lr, momentum, dampening, weight_decay, nesterov, maximize, foreach.",
         "config.yaml:8: training.delai: unknown key. Did you mean 'delay'? Allowed here: batch_size, "
-        "optimizer, schedule, subnets, microbatches, delay, clip_norm, threads, device.",
+        "optimizer, schedule, subnets, microbatches, delay, clip_norm, on_nonfinite, threads, device.",
         "config.yaml:10: search.strategy.population: unknown key. It is a parameter of strategy "
         "'evolution', but the strategy here is 'random'. Allowed here: nothing.",
         "config.yaml:11: search.budget.trials: must be greater than or equal to 1, but got 0.",
@@ -123,16 +122,12 @@ def test_bad_values_are_refused(tmp_path: Path, override: str, message: str) -> 
 
 def test_overrides_go_the_same_road_as_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
-    config = naspipe.load_config(
-        path, ["training.optimizer.lr=5e-2", "search.strategy={name: random}", "seed=7"]
-    )
+    config = naspipe.load_config(path, ["training.optimizer.lr=5e-2", "search.strategy={name: random}", "seed=7"])
     assert config.training.optimizer.parameters["lr"] == 0.05
     assert config.search.strategy.parameters == {}
     assert config.seed == 7
     found = problems(tmp_path, GOOD, ("training.optimizer.lr=fast",))
-    assert found == [
-        "--set training.optimizer.lr=fast: training.optimizer.lr: must be a valid number, but got 'fast'."
-    ]
+    assert found == ["--set training.optimizer.lr=fast: training.optimizer.lr: must be a valid number, but got 'fast'."]
 
 
 @pytest.mark.parametrize(
@@ -182,9 +177,7 @@ def test_an_unknown_default_objective_says_that_it_is_the_default(tmp_path: Path
                           "one or more of these.")  # fmt: skip
 
 
-def test_a_reference_is_relative_to_the_file_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reference_is_relative_to_the_file_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("from conftest import TinySpace as Mine\n")
     path = write(tmp_path, GOOD.replace("conftest:TinySpace", "mine.py:Mine"))
     monkeypatch.chdir(os.sep)
@@ -338,9 +331,7 @@ def test_a_fault_of_a_plugin_is_bad_input_with_its_own_frames(
         ("name: str = 'x'", "must not have a parameter called 'name'"),
     ],
 )
-def test_a_signature_that_no_configuration_fits_is_refused(
-    tmp_path: Path, signature: str, message: str
-) -> None:
+def test_a_signature_that_no_configuration_fits_is_refused(tmp_path: Path, signature: str, message: str) -> None:
     (tmp_path / "odd.py").write_text(
         "from conftest import TinySpace\n"
         f"class Odd(TinySpace):\n    def __init__(self, {signature}):\n        super().__init__()\n"

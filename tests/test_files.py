@@ -37,9 +37,7 @@ def copy(trained: Run, tmp_path: Path) -> Run:
 
 
 @pytest.mark.parametrize("end", [b'{"a": 2', b'{"a": "\xc3', b"\0\0\0"])
-def test_a_last_line_that_was_broken_off_is_left_out_and_cut_off_before_the_next(
-    tmp_path: Path, end: bytes
-) -> None:
+def test_a_last_line_that_was_broken_off_is_left_out_and_cut_off_before_the_next(tmp_path: Path, end: bytes) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'{"a": 1}\n' + end)
     with pytest.warns(NaspipeWarning, match="lines.jsonl, line 2 was broken off while it was written"):
@@ -105,9 +103,7 @@ def edit(path: Path, old: str, new: str) -> None:
          "metrics.json cannot be read: 'utf-8' codec"),
     ],
 )  # fmt: skip
-def test_damage_is_named_with_file_line_and_what_to_do(
-    copy: Run, damage: Damage, use: Damage, message: str
-) -> None:
+def test_damage_is_named_with_file_line_and_what_to_do(copy: Run, damage: Damage, use: Damage, message: str) -> None:
     damage(copy)
     with pytest.raises(RunFolderError, match=f"(?s){message}"):
         use(copy)
@@ -138,9 +134,7 @@ def test_a_file_that_cannot_be_written_is_a_run_error_that_names_it(
             log.append({"a": 1})
 
 
-def test_a_full_disk_ends_a_phase_with_the_name_of_the_file(
-    copy: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_a_phase_with_the_name_of_the_file(copy: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     copy.folder.best_architecture.unlink()
 
     monkeypatch.setattr(Path, "replace", full_disk)
@@ -164,9 +158,7 @@ def test_two_processes_do_not_work_in_one_folder(copy: Run) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
         for phase in (copy.train, copy.search, copy.retrain):
-            with pytest.raises(
-                RunFolderError, match=f"one process at a time .* process {other.pid} works in"
-            ):
+            with pytest.raises(RunFolderError, match=f"one process at a time .* process {other.pid} works in"):
                 phase()
         other.communicate("\n")
     with pytest.raises(RunFolderError, match="training that was broken off"):
@@ -197,13 +189,9 @@ def test_a_metric_that_is_no_finite_number_is_dropped_after_retraining(tmp_path:
     }  # fmt: skip
 
 
-def test_a_task_that_fails_after_retraining_leaves_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_fails_after_retraining_leaves_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run.create(TINY, tmp_path / "run").train().search()
     monkeypatch.setattr(TinyTask, "metrics", lambda self, totals: {}["gone"])
-    with pytest.raises(
-        RunError, match="evaluating the retrained model on the validation split failed: KeyError"
-    ):
+    with pytest.raises(RunError, match="evaluating the retrained model on the validation split failed: KeyError"):
         run.retrain()
     assert run.folder.best_model.exists()

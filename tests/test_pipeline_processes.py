@@ -228,12 +228,14 @@ def test_a_message_holds_any_nest_and_says_what_is_missing() -> None:
     tensors = [value for value in payload.values() if isinstance(value, Tensor)]
     message = pack(tensors, signature.forms, torch.device("cpu"))
     assert message.numel() == message_bytes(signature.forms)
-    for sent, received in zip(tensors, unpack(message, signature.forms), strict=True):
+    for sent, received in zip(tensors, unpack(message, signature.forms)[0], strict=True):
         assert received is not None
         assert received.dtype == sent.dtype
         assert torch.equal(received, sent)
     forms = [TensorForm(torch.float32, (2,), True)] * 2
-    again = unpack(pack([None, torch.ones(2)], forms, torch.device("cpu")), forms)
+    for flag in (True, False):
+        assert unpack(pack([None, None], forms, torch.device("cpu"), flag), forms) == ([None, None], flag)
+    again, _ = unpack(pack([None, torch.ones(2)], forms, torch.device("cpu")), forms)
     assert again[0] is None
     assert torch.equal(again[1], torch.ones(2))  # type: ignore[arg-type]
 

@@ -15,10 +15,9 @@ from naspipe.executors.gpipe import GPipe
 from naspipe.executors.pipedream import PipeDream
 from naspipe.executors.sequential import Sequential
 from naspipe.pipeline.abstract import AbstractSpace
-from naspipe.pipeline.action import Action, Kind
+from naspipe.pipeline.action import Action, Kind, PlannedAction
 from naspipe.pipeline.contract import CAUSAL
 from naspipe.pipeline.plan import Plan
-from naspipe.pipeline.planner import PlannedAction
 from naspipe.pipeline.scenario import Layout, Scenario
 from naspipe.pipeline.validator import explain, find_violations
 from naspipe_strategies.uniform import UniformSampler

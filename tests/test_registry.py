@@ -41,9 +41,7 @@ def test_the_same_definition_may_run_again(spaces: Registry) -> None:
     assert spaces.get("tiny") is TinySpace
 
 
-def test_two_distributions_with_one_name_disturb_no_other(
-    spaces: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_distributions_with_one_name_disturb_no_other(spaces: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
         Plugin("space", name, origin, lambda: TinySpace)
         for name, origin in (("a", "x:A in one"), ("a", "y:A in two"), ("b", "x:B in one"))
@@ -94,8 +92,7 @@ def test_what_an_import_shows_begins_in_the_plugins_own_file(spaces: Registry, t
     with pytest.raises(PluginError) as caught:
         spaces.get(f"{broken}:A")
     assert str(caught.value) == (
-        f"space '{broken}:A' failed to import: {broken}, line 2: "
-        "ModuleNotFoundError: No module named 'no_such_module'"
+        f"space '{broken}:A' failed to import: {broken}, line 2: ModuleNotFoundError: No module named 'no_such_module'"
     )
 
 
@@ -124,9 +121,7 @@ def test_a_file_may_import_its_neighbours_and_never_gets_a_stranger_of_the_same_
     path = list(sys.path)
     try:
         assert issubclass(spaces.get(f"{tmp_path}/one/mine.py:Mine"), TinySpace)
-        with pytest.raises(
-            PluginError, match="mine.py imports 'neighbour_of_test', .* from .*/one/.* Rename"
-        ):
+        with pytest.raises(PluginError, match="mine.py imports 'neighbour_of_test', .* from .*/one/.* Rename"):
             spaces.get(f"{tmp_path}/two/mine.py:Mine")
     finally:
         sys.modules.pop("neighbour_of_test", None)

@@ -167,9 +167,7 @@ def test_a_phase_out_of_order_says_which_command_comes_first(tmp_path: Path) -> 
         Run.open(tmp_path)
 
 
-def test_without_a_folder_a_new_one_is_made_below_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_a_new_one_is_made_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     one, two = Run.create(TINY), Run.create(TINY)
     assert one.path != two.path
@@ -195,9 +193,7 @@ def test_a_wrong_config_leaves_nothing_behind(tmp_path: Path) -> None:
             raise RuntimeError("no second block")
 
     naspipe.register_space("no-blocks-by-test_run")(NoBlocks)
-    with pytest.raises(
-        InputError, match=r"(?s)NoBlocks.blocks\(\): building block 1 failed:.*no second block"
-    ):
+    with pytest.raises(InputError, match=r"(?s)NoBlocks.blocks\(\): building block 1 failed:.*no second block"):
         naspipe.run({**TINY, "space": {"name": "no-blocks-by-test_run"}}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -217,9 +213,7 @@ def test_a_training_that_fails_keeps_what_it_logged(tmp_path: Path) -> None:
         run.train()
     assert len(list(read_lines(run.folder.training_metrics))) == 5
     for phase in (run.train, run.search):
-        with pytest.raises(
-            RunFolderError, match="log of a training that was broken off.*cannot be continued"
-        ):
+        with pytest.raises(RunFolderError, match="log of a training that was broken off.*cannot be continued"):
             phase()
     assert run.report().exists()
 

@@ -145,8 +145,7 @@ def test_evolution_of_two_objectives_obeys_both_directions() -> None:
     # Every point of the early front is matched or beaten.
     assert all(
         any(
-            t.metrics["accuracy"] >= e.metrics["accuracy"]
-            and t.metrics["parameters"] <= e.metrics["parameters"]
+            t.metrics["accuracy"] >= e.metrics["accuracy"] and t.metrics["parameters"] <= e.metrics["parameters"]
             for t in front
         )
         for e in early
@@ -195,9 +194,7 @@ def test_a_conditional_space_is_searched_without_decisions_that_do_not_exist() -
         (SpaceError("nothing is valid"), "ask.. failed: nothing is valid"),
     ],
 )
-def test_a_strategy_that_proposes_what_is_no_list_of_architectures_is_stopped(
-    answer: Any, message: str
-) -> None:
+def test_a_strategy_that_proposes_what_is_no_list_of_architectures_is_stopped(answer: Any, message: str) -> None:
     class Wrong(RandomStrategy):
         def ask(self) -> list[Architecture]:
             if self._asked < 3:
@@ -215,9 +212,7 @@ def test_a_strategy_that_fails_to_learn_is_named_and_keeps_its_cause() -> None:
         def tell(self, outcomes: Sequence[Any]) -> None:
             raise RuntimeError("my own fault")
 
-    with pytest.raises(
-        SearchError, match=r"strategy Forgetful: tell\(\) failed: RuntimeError: my own"
-    ) as caught:
+    with pytest.raises(SearchError, match=r"strategy Forgetful: tell\(\) failed: RuntimeError: my own") as caught:
         search(Forgetful())
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -289,9 +284,7 @@ def test_directions_must_map_metrics_to_maximize_or_minimize(directions: Any, me
 
 def test_an_unknown_default_objective_says_that_it_is_the_default() -> None:
     task = type("Other", (Digits,), {"directions": {"f1": "maximize"}})()
-    with pytest.raises(
-        InputError, match="no objective 'accuracy'. This task has f1, parameters. .* the default"
-    ):
+    with pytest.raises(InputError, match="no objective 'accuracy'. This task has f1, parameters. .* the default"):
         find_objectives(task, ["accuracy"])
     with pytest.raises(InputError, match="This task has f1, parameters.$"):
         find_objectives(task, ["f2"])

@@ -140,9 +140,7 @@ def test_a_condition_is_a_name_and_a_list_of_options(when: Any) -> None:
 
 @pytest.mark.parametrize("choices", [None, "a=1", 3])
 def test_choices_must_be_a_mapping(choices: Any) -> None:
-    with pytest.raises(
-        ArchitectureError, match="must be a mapping .* but got .* Plain has the decisions kind, "
-    ):
+    with pytest.raises(ArchitectureError, match="must be a mapping .* but got .* Plain has the decisions kind, "):
         conditional().architecture(choices)
 
 

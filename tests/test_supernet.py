@@ -114,9 +114,7 @@ def test_normalisation_keeps_no_statistics_in_the_supernet_and_has_them_in_a_sub
 
 
 def test_a_norm_that_never_tracked_still_does_not() -> None:
-    subnet = Supernet(OneBlock(nn.BatchNorm1d(2, track_running_stats=False)), 0).extract(
-        Architecture({"a": "x"})
-    )
+    subnet = Supernet(OneBlock(nn.BatchNorm1d(2, track_running_stats=False)), 0).extract(Architecture({"a": "x"}))
     assert not subnet[0].track_running_stats
     calibrate_statistics(subnet, [torch.randn(3, 2)])
 

@@ -176,9 +176,7 @@ def test_arrows_lead_from_updates_to_the_forwards_that_waited() -> None:
     arrows: list[list[float]] = [[]]
     for x in lines.x:
         arrows.append([]) if x is None else arrows[-1].append(x)
-    assert [(arrow[0], arrow[-1]) for arrow in arrows[:-1]] == [
-        (wait.update.end, wait.forward.start) for wait in waits
-    ]
+    assert [(arrow[0], arrow[-1]) for arrow in arrows[:-1]] == [(wait.update.end, wait.forward.start) for wait in waits]
     assert list(heads.x) == [wait.forward.start for wait in waits]
     assert len({lines.legendgroup, heads.legendgroup}) == 1, "one entry of the legend hides both"
     assert [lines.showlegend is False, heads.showlegend is False] == [False, True]
@@ -245,15 +243,11 @@ def test_the_page_of_a_plan_without_subnets_can_be_written(tmp_path: Any) -> Non
     assert {event["ph"] for event in trace_events(empty)["traceEvents"]} == {"M"}
 
 
-def test_the_page_of_a_large_plan_says_how_much_is_drawn(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_of_a_large_plan_says_how_much_is_drawn(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("naspipe.report.timeline.timeline_figure", lambda plan: timeline_figure(plan, 20))
     plan = make_plan()
     write_timeline(plan, tmp_path / "plan.html")
-    assert f"Only the first 20 of {sum(map(len, plan.actions))} actions are drawn" in text_of(
-        tmp_path / "plan.html"
-    )
+    assert f"Only the first 20 of {sum(map(len, plan.actions))} actions are drawn" in text_of(tmp_path / "plan.html")
 
 
 # The trace

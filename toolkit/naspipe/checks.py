@@ -60,9 +60,7 @@ def check_task(components: Components, config: RunConfig, supernet: Supernet) ->
         for part in split_batch(first, config.training.microbatches):
             rehearsal.train(part)
         rehearsal.train(rehearsal.batch("train", min(_smallest_part(config, samples), 2)))
-        rehearsal.evaluate(
-            rehearsal.batch("validation", min(len(splits.validation), config.search.batch_size))
-        )
+        rehearsal.evaluate(rehearsal.batch("validation", min(len(splits.validation), config.search.batch_size)))
     return splits
 
 
@@ -110,9 +108,7 @@ def load_splits(task: Task, seed: int) -> Splits:
 class _Rehearsal:
     """One subnet, copied, and the calls of training and evaluation with it."""
 
-    def __init__(
-        self, components: Components, splits: Splits, supernet: Supernet, architecture: Architecture
-    ) -> None:
+    def __init__(self, components: Components, splits: Splits, supernet: Supernet, architecture: Architecture) -> None:
         self._task, self._objectives = components.task, components.objectives
         self._splits = splits
         space = type(components.space).__name__
@@ -128,9 +124,7 @@ class _Rehearsal:
         with calling(what, TaskError):
             batch: object = getattr(self._splits, split).batch(list(range(count)), key=0)
         if not isinstance(batch, Batch):
-            raise TaskError(
-                f"{what} must return naspipe.Batch(inputs, targets), but returned {_describe(batch)}."
-            )
+            raise TaskError(f"{what} must return naspipe.Batch(inputs, targets), but returned {_describe(batch)}.")
         return batch
 
     def train(self, batch: Batch) -> None:
@@ -168,14 +162,11 @@ class _Rehearsal:
         task = type(self._task).__name__
         loss = self._ask("loss", outputs, targets)
         if not isinstance(loss, Tensor) or loss.dim() != 0:
-            raise TaskError(
-                f"{task}.loss must return the summed loss, a scalar, but returned {_describe(loss)}."
-            )
+            raise TaskError(f"{task}.loss must return the summed loss, a scalar, but returned {_describe(loss)}.")
         weight = as_number(self._ask("weight", targets))
         if weight is None or not weight > 0:
             raise TaskError(
-                f"{task}.weight must return what the loss is divided by, a number above 0, but returned "
-                f"{weight!r}."
+                f"{task}.weight must return what the loss is divided by, a number above 0, but returned {weight!r}."
             )
         totals["loss"] += float(loss.item())
         totals["weight"] += weight

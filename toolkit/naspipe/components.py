@@ -117,9 +117,7 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
     strategy = builder.plugin(STRATEGY, config.search.strategy.parameters)
     objectives: list[Objective] = []
     if task is not None and builder.attempt(TASK.key, lambda: read_directions(task)) is not None:
-        objectives = builder.attempt(
-            ("search", "objectives"), lambda: find_objectives(task, config.search.objectives)
-        )
+        objectives = builder.attempt(("search", "objectives"), lambda: find_objectives(task, config.search.objectives))
     if space is not None:
         builder.attempt(SPACE.key, lambda: _require_usable(space))
     if not builder.problems and space is not None:

@@ -24,7 +24,7 @@ class SubnetLine(Record):
 
     index: int
     architecture: dict[str, Any]
-    loss: FiniteFloat
+    loss: FiniteFloat | None
     lr: FiniteFloat
 
 

@@ -127,17 +127,13 @@ class Registry:
         Raises:
             PluginError: It is unknown, fails to import (with its own traceback), or is of another kind.
         """
-        load: Callable[[], object] = (
-            self.find(name).load if ":" not in name else lambda: self._load_reference(name)
-        )
+        load: Callable[[], object] = self.find(name).load if ":" not in name else lambda: self._load_reference(name)
         try:
             loaded = load()
         except PluginError:
             raise
         except ModuleNotFoundError as error:
-            message = (
-                f"{self.kind} {name!r} failed to import: {user_place(error)}{type(error).__name__}: {error}"
-            )
+            message = f"{self.kind} {name!r} failed to import: {user_place(error)}{type(error).__name__}: {error}"
             raise PluginError(message) from error
         except (Exception, SystemExit) as error:
             raise PluginError(f"{self.kind} {name!r} failed to import:\n{user_traceback(error)}") from error
@@ -154,9 +150,7 @@ class Registry:
                 if issubclass(value, self.base) and not inspect.isabstract(value)
             ]
             found = fitting or list(classes)
-            raise PluginError(
-                f"{place} has no {attribute!r}.{nearest(attribute, found)} It has {listing(found)}."
-            )
+            raise PluginError(f"{place} has no {attribute!r}.{nearest(attribute, found)} It has {listing(found)}.")
         return getattr(module, attribute)
 
     def is_local(self, name: str) -> bool:
@@ -170,8 +164,7 @@ class Registry:
             bases = [b.__name__ for b in inspect.getmro(loaded)[1:-1]] if isinstance(loaded, type) else []
             derived = f" (derived from {listing(bases)})" if bases else ""
             raise PluginError(
-                f"{self.kind} {name!r} must be a subclass of naspipe.{base.__name__}, "
-                f"but is {given}{derived}."
+                f"{self.kind} {name!r} must be a subclass of naspipe.{base.__name__}, but is {given}{derived}."
             )
         if inspect.isabstract(loaded):
             missing = listing(sorted(getattr(loaded, "__abstractmethods__")))  # noqa: B009  # set by ABCMeta

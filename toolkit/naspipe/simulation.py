@@ -121,9 +121,7 @@ class Simulation:
             always_active=(0, len(space.decisions) - 1) if ends else (),
         )
 
-    def _sampler_maker(
-        self, space: AbstractSpace, name: str, stages: int, microbatches: int
-    ) -> Callable[[], Sampler]:
+    def _sampler_maker(self, space: AbstractSpace, name: str, stages: int, microbatches: int) -> Callable[[], Sampler]:
         cls = registry.samplers.get(name)
         takes_distance = any(parameter.name == "distance" for parameter in parameters_of(cls))
         distance = self._distance(space, stages, microbatches)
@@ -142,11 +140,8 @@ def parse_executor(text: str) -> Executor:
     Raises:
         InputError: It is unknown, or refuses its options.
     """
-    parts = text.split(":")
-    name = ":".join(part for part in parts if "=" not in part)
-    options = dict(part.split("=", 1) for part in parts if "=" in part)
+    name, values = split_executor(text)
     cls = registry.executors.get(name)
-    values = {key: yaml.safe_load(value) for key, value in options.items()}
     try:
         executor: Executor = cls(**plugin_arguments(cls, values))
     except (ValidationError, TypeError, ValueError) as error:
@@ -155,3 +150,11 @@ def parse_executor(text: str) -> Executor:
             f"executor {text!r} must have options that it takes ({takes}), as in gpipe:bulk=4, but: {error}"
         ) from error
     return executor
+
+
+def split_executor(text: str) -> tuple[str, dict[str, Any]]:
+    """Return name and options of an executor that is written as ``gpipe:bulk=4``."""
+    parts = text.split(":")
+    name = ":".join(part for part in parts if "=" not in part)
+    options = dict(part.split("=", 1) for part in parts if "=" in part)
+    return name, {key: yaml.safe_load(value) for key, value in options.items()}

@@ -49,9 +49,7 @@ def user_traceback(error: BaseException) -> str:
 def user_place(error: BaseException) -> str:
     """Return file and line of a plug-in's last frame, as the beginning of a sentence; or an empty text."""
     frames = [
-        frame
-        for frame in traceback.extract_tb(_users(error.__traceback__))
-        if not frame.filename.startswith("<frozen")
+        frame for frame in traceback.extract_tb(_users(error.__traceback__)) if not frame.filename.startswith("<frozen")
     ]
     return f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
 

@@ -35,6 +35,9 @@ SetOption = Annotated[
 ]
 
 
+TraceOption = Annotated[bool, typer.Option("--trace", help="Record what each stage did and saw.")]
+
+
 @app.command()
 def run(
     config: Annotated[
@@ -42,10 +45,11 @@ def run(
         typer.Argument(metavar="[CONFIG]", help="A run's YAML file.  [default: the digits example]"),
     ] = None,
     out: OutOption = None,
+    trace: TraceOption = False,
     overrides: SetOption = None,
 ) -> None:
     """Train, search, retrain the best subnet and write the report."""
-    from naspipe.cli.output import show_result, watching
+    from naspipe.cli.output import say, show_result, watching
     from naspipe.components import load_config
     from naspipe.runs.run import Run
 
@@ -53,41 +57,49 @@ def run(
     loaded = load_config(path, overrides or [])
     with watching() as watch:
         new = Run.create(loaded, out, watch)
-        typer.echo(f"Run folder: {new.path}")
-        new.train().search().retrain().report()
+        say(f"Run folder: {new.path}")
+        new.train(trace).search().retrain().report()
     show_result(new)
 
 
 @app.command()
-def train(config: ConfigArgument, out: OutOption = None, overrides: SetOption = None) -> None:
+def train(
+    config: ConfigArgument, out: OutOption = None, trace: TraceOption = False, overrides: SetOption = None
+) -> None:
     """Train a supernet in a new run folder."""
-    from naspipe.cli.output import watching
+    from naspipe.cli.output import say, watching
     from naspipe.components import load_config
     from naspipe.runs.run import Run
 
     loaded = load_config(config, overrides or [])
     with watching() as watch:
         new = Run.create(loaded, out, watch)
-        typer.echo(f"Run folder: {new.path}")
-        new.train()
-    typer.echo(f"Supernet    {new.folder.supernet}")
-    typer.echo(f"Digest      {new.digest}")
-    typer.echo(f"Next        naspipe search {new.path}")
+        say(f"Run folder: {new.path}")
+        new.train(trace)
+    say(f"Supernet    {new.folder.supernet}")
+    say(f"Digest      {new.digest}")
+    if trace:
+        from naspipe.cli.plan import trace_summary
+
+        say(trace_summary(new.folder.trace, new.config))
+    say(f"Next        naspipe search {new.folder.quoted}")
 
 
 @app.command()
 def search(run_folder: RunArgument) -> None:
     """Search the trained supernet of a run; a search that was broken off goes on."""
-    from naspipe.cli.output import watching
+    from naspipe.cli.output import say, watching
     from naspipe.files import read_json
     from naspipe.runs.run import Run
 
     with watching() as watch:
         opened = Run.open(run_folder, watch).search()
     best = read_json(opened.folder.best_architecture)
-    typer.echo(f"Best architecture  {best['text']}")
-    typer.echo(f"Supernet scores    {_scores(best['metrics'])}")
-    typer.echo(f"Next               naspipe retrain {opened.path}")
+    say(f"Best architecture  {best['text']}")
+    say(f"Supernet scores    {_scores(best['metrics'])}")
+    if best.get("note"):
+        say(f"Note               {best['note']}")
+    say(f"Next               naspipe retrain {opened.folder.quoted}")
 
 
 @app.command()
@@ -105,9 +117,10 @@ def retrain(run_folder: RunArgument) -> None:
 @app.command()
 def report(run_folder: RunArgument) -> None:
     """Write report.html from what a run has so far."""
+    from naspipe.cli.output import say
     from naspipe.runs.run import Run
 
-    typer.echo(f"Report  {Run.open(run_folder).report()}")
+    say(f"Report  {Run.open(run_folder).report()}")
 
 
 @app.command()
@@ -146,6 +159,27 @@ def plan(
         found, sizes = planning.plan(subnets), planning.layer_bytes()
         planning.warn()
     if not show_plan(found, json_file, html_file, trace_file, sizes):
+        raise typer.Exit(1)
+
+
+@app.command()
+def verify(
+    config: ConfigArgument,
+    executors: Annotated[str, typer.Option(help="Executors; options as in gpipe:bulk=4.")] = "sequential,csp",
+    stages: Annotated[str, typer.Option(help="Numbers of stages.")] = "1,2,4",
+    transport: Annotated[str, typer.Option(help="in-process, distributed, or both.")] = "in-process",
+    subnets: Annotated[int, typer.Option(min=1, help="Subnets that each trains.")] = 50,
+    overrides: SetOption = None,
+) -> None:
+    """Train the same subnets under several executors and compare every layer and loss, bit for bit."""
+    from naspipe.cli.simulate import count, one_of, parse_list
+    from naspipe.cli.verify import show_verification
+    from naspipe.components import load_config
+
+    chosen = parse_list(executors, "--executors", str)
+    counts = parse_list(stages, "--stages", count("--stages"))
+    transports = parse_list(transport, "--transport", one_of("--transport", ("in-process", "distributed")))
+    if not show_verification(load_config(config, overrides or []), chosen, counts, transports, subnets):
         raise typer.Exit(1)
 
 

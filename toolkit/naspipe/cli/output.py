@@ -69,9 +69,7 @@ def _bars(console: Console) -> Iterator[Watch]:
 
         def watch(progress: Progress) -> None:
             if progress.phase not in tasks:
-                tasks[progress.phase] = bars.add_task(
-                    _TITLES[progress.phase], total=progress.total, detail=""
-                )
+                tasks[progress.phase] = bars.add_task(_TITLES[progress.phase], total=progress.total, detail="")
             bars.update(
                 tasks[progress.phase],
                 completed=progress.done,
@@ -96,8 +94,7 @@ class _PlainLines:
 def format_metrics(metrics: Mapping[str, float]) -> str:
     """Return metrics on one line: numbers below a thousand with four digits, counts in full."""
     return ", ".join(
-        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4f}"
-        for name, value in metrics.items()
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4f}" for name, value in metrics.items()
     )
 
 

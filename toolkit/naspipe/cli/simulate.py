@@ -44,6 +44,17 @@ def count(option: str, least: int = 1) -> Callable[[str], int]:
     return convert
 
 
+def one_of(option: str, allowed: Sequence[str]) -> Callable[[str], str]:
+    """Return a converter that lets only some words through."""
+
+    def convert(entry: str) -> str:
+        if entry not in allowed:
+            raise InputError(f"{option} must be of {', '.join(allowed)}, but got {entry!r}.")
+        return entry
+
+    return convert
+
+
 def show_simulation(simulation: Simulation, csv_file: Path | None, html_file: Path | None) -> None:
     """Run the simulations, print a table of means with spread, and write the files asked for."""
     simulation.check()
@@ -62,9 +73,7 @@ def show_simulation(simulation: Simulation, csv_file: Path | None, html_file: Pa
             f"{statistics.mean(ratios):.4f}", f"{statistics.pstdev(ratios):.4f}", f"{distinct:.0f}",
         )  # fmt: skip
     (console if console.is_terminal else Console(width=200)).print(table)
-    typer.echo(
-        f"Means and standard deviations over {simulation.seeds} seeds of {simulation.subnets} subnets."
-    )
+    typer.echo(f"Means and standard deviations over {simulation.seeds} seeds of {simulation.subnets} subnets.")
     if csv_file is not None:
         with csv_file.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from naspipe.checks import check_task
 from naspipe.components import build_components
 from naspipe.config.schema import RunConfig
 from naspipe.forecast import STAGES, SUBNETS, conflict_chance, forecast_speedups
@@ -17,8 +18,8 @@ DRAWS = 1_000
 def show_validation(config: RunConfig) -> None:
     """Print the resolved configuration, the sizes of space and supernet, and the splits of the data."""
     components = build_components(config)
-    splits = components.task.load(config.seed)
     supernet = Supernet(components.space, config.seed)
+    splits = check_task(components, config, supernet)
     always = sum(layer.num_parameters for layer in supernet.layers() if layer.name == ALWAYS_ACTIVE)
     sizes = [supernet.num_parameters(components.sampler.draw(index)) for index in range(DRAWS)]
     space = components.space
@@ -39,9 +40,7 @@ def show_validation(config: RunConfig) -> None:
 
 def _show_forecast(planning: Planning) -> None:
     """Print what a pipeline would bring."""
-    typer.echo(
-        f"Conflicts      {conflict_chance(planning):.0%} of random pairs of subnets share a strict layer"
-    )
+    typer.echo(f"Conflicts      {conflict_chance(planning):.0%} of random pairs of subnets share a strict layer")
     delay = planning.config.training.delay
     typer.echo(f"Forecast       speed-up of csp over one stage, {SUBNETS} subnets, delay {delay}:")
     head = "".join(f"{f'{stages} stages':>11}" for stages in STAGES)

@@ -36,9 +36,7 @@ def optimizer_class(name: str) -> Any:
         and name not in UNSUPPORTED
     )
     if name in UNSUPPORTED:
-        raise PluginError(
-            f"optimizer {name!r} is not supported: {UNSUPPORTED[name]}. Supported: {listing(known)}."
-        )
+        raise PluginError(f"optimizer {name!r} is not supported: {UNSUPPORTED[name]}. Supported: {listing(known)}.")
     if name not in known:
         raise PluginError(
             f"there is no optimizer torch.optim.{name}.{nearest(name, known)} Supported: {listing(known)}."

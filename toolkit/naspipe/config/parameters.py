@@ -61,8 +61,7 @@ def parameters_of(
         hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]  # only read
     except (NameError, TypeError) as error:
         raise PluginError(
-            f"the annotations of {cls.__qualname__}.__init__ must be importable where it is defined, "
-            f"but: {error}."
+            f"the annotations of {cls.__qualname__}.__init__ must be importable where it is defined, but: {error}."
         ) from error
     descriptions = _descriptions(cls)
     parameters = []

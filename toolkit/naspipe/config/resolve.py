@@ -154,9 +154,7 @@ def _section(tree: Mapping[str, Any], key: tuple[str, ...]) -> dict[str, Any] | 
     return section if isinstance(section.get("name"), str) else None
 
 
-def _resolve_plugin(
-    slot: PluginSlot, given: dict[str, Any], source: Source, problems: list[Problem]
-) -> dict[str, Any]:
+def _resolve_plugin(slot: PluginSlot, given: dict[str, Any], source: Source, problems: list[Problem]) -> dict[str, Any]:
     name = absolute_reference(given["name"], source.directory)
     try:
         cls = slot.registry.get(name)
@@ -221,9 +219,7 @@ def _left_over(section: Key, source: Source) -> Callable[[str], str]:
     return hint
 
 
-def _resolve_optimizer(
-    phase: str, given: dict[str, Any], source: Source, problems: list[Problem]
-) -> dict[str, Any]:
+def _resolve_optimizer(phase: str, given: dict[str, Any], source: Source, problems: list[Problem]) -> dict[str, Any]:
     key, name = (phase, "optimizer"), given["name"]
     try:
         parameters = optimizer_parameters(name)

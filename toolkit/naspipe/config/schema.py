@@ -70,6 +70,10 @@ class TrainingConfig(OptimizationConfig):
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Largest gradient norm of a layer, or null: no clipping."
     )
+    on_nonfinite: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="When a subnet's loss is not finite: end the run, or let that subnet update nothing.",
+    )
     threads: PositiveInt = Field(default=1, description="Threads of torch, in every phase of the run.")
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="Device of every phase of the run.")
 

@@ -64,3 +64,23 @@ class Action(NamedTuple):
             )
         kind = Kind("FBU".index(match[3]))
         return cls(int(match[1]), kind, int(match[4]), int(match[5] or 0), int(match[2] or 0))
+
+
+class PlannedAction(NamedTuple):
+    """An action with its place in time.
+
+    Attributes:
+        action: What is done.
+        start: Tick at which it starts.
+        end: Tick at which it has ended.
+        first_block: First block it runs.
+        end_block: One more than the last block it runs.
+        message: Number of the message that carries its result to another stage, or None.
+    """
+
+    action: Action
+    start: int
+    end: int
+    first_block: int
+    end_block: int
+    message: int | None

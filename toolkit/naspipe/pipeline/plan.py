@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from naspipe.pipeline.action import Kind
+from naspipe.pipeline.action import Kind, PlannedAction
 from naspipe.pipeline.bound import Bound
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.partition import Cuts
-from naspipe.pipeline.planner import PlannedAction, Planner
+from naspipe.pipeline.planner import Planner
 from naspipe.pipeline.subnet import SubnetShape, UsedLayer
 
 
@@ -56,6 +56,8 @@ class Plan:
         messages: The messages; a message's number is its place.
         bound: Lower bound on the makespan of any plan with this contract, in ticks; None if not known.
         executor: Name of the executor that planned it; empty if nobody knows.
+        versions: Of a trace: for every stage, for every action, the versions it saw as (block, layer, version),
+            an update the versions before it. None: nothing has been recorded.
     """
 
     contract: Contract
@@ -68,6 +70,7 @@ class Plan:
     messages: tuple[Message, ...]
     bound: int | None = None
     executor: str = ""
+    versions: tuple[tuple[tuple[tuple[int, str, int], ...], ...], ...] | None = None
 
     @property
     def makespan(self) -> int:

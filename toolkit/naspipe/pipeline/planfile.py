@@ -10,10 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from naspipe.errors import ConfigError, InputError, Problem
 from naspipe.files import write_text
-from naspipe.pipeline.action import Action
+from naspipe.pipeline.action import Action, PlannedAction
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.plan import Message, Plan, PlannedSubnet
-from naspipe.pipeline.planner import PlannedAction
 from naspipe.pipeline.subnet import UsedLayer
 from naspipe.suggestions import nearest
 
@@ -44,6 +43,7 @@ class _File(_Strict):
     subnets: list[_Subnet]
     actions: list[list[tuple[str, _Natural, _Natural, _Natural, _Natural]]]
     messages: list[tuple[str, _Natural, _Natural]]
+    versions: list[list[list[tuple[_Natural, str, _Natural]]]] | None = None
     makespan: _Natural | None = None
     bound: _Natural | None = None
     bubble: float | None = None
@@ -53,7 +53,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return a plan as the object that its file holds.
 
     ``actions`` lists for every stage [text, start, end, first block, last block + 1]; ``messages`` lists
-    [text of the sending action, from stage, to stage] in the order of their numbers.
+    [text of the sending action, from stage, to stage] in the order of their numbers; ``versions``, of a trace,
+    lists for every action [block, layer, version] of what it saw.
     """
     return {
         "version": VERSION,
@@ -74,6 +75,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             [[str(p.action), p.start, p.end, p.first_block, p.end_block] for p in stage] for stage in plan.actions
         ],
         "messages": [list(message) for message in plan.messages],
+        "versions": plan.versions,
         "makespan": plan.makespan,
         "bound": plan.bound,
         "bubble": plan.bubble,
@@ -127,6 +129,9 @@ def read_plan(path: Path) -> Plan:
         message = f"must list the actions of {file.stages} stages, but lists those of {len(file.actions)}."
         problems.append(Problem("actions", message, str(path)))
     problems += _wrong_cuts(file, str(path))
+    if file.versions is not None and [*map(len, file.versions)] != [*map(len, file.actions)]:
+        message = "must list the versions that each action saw, one entry an action, or be null."
+        problems.append(Problem("versions", message, str(path)))
     actions = []
     for stage, rows in enumerate(file.actions):
         row = []
@@ -157,6 +162,9 @@ def read_plan(path: Path) -> Plan:
         messages=tuple(Message(*message) for message in file.messages),
         bound=file.bound,
         executor=file.executor,
+        versions=None
+        if file.versions is None
+        else tuple(tuple(tuple(seen) for seen in stage) for stage in file.versions),
     )
 
 

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 from naspipe.errors import InputError, NaspipeError
 from naspipe.executors.executor import Executor, PipelineShape, StageView
-from naspipe.pipeline.action import Action, Kind
+from naspipe.pipeline.action import Action, Kind, PlannedAction
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.flight import Costs, Flight, sum_costs
 from naspipe.pipeline.order import UpdateOrder
@@ -27,26 +26,6 @@ from naspipe.pipeline.subnet import SubnetShape
 _F, _B, _U = Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE
 # Events that are not the end of an action: an activation or a gradient has reached another stage.
 _F_ARRIVES, _B_ARRIVES = 3, 4
-
-
-class PlannedAction(NamedTuple):
-    """An action with its place in time.
-
-    Attributes:
-        action: What is done.
-        start: Tick at which it starts.
-        end: Tick at which it has ended.
-        first_block: First block it runs.
-        end_block: One more than the last block it runs.
-        message: Number of the message that carries its result to another stage, or None.
-    """
-
-    action: Action
-    start: int
-    end: int
-    first_block: int
-    end_block: int
-    message: int | None
 
 
 class Planner:

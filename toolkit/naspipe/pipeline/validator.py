@@ -47,7 +47,7 @@ class Violation:
 
 def find_violations(plan: Plan) -> list[Violation]:
     """Return everything that is wrong with a plan; an empty list means that it keeps its contract."""
-    from naspipe.pipeline.versions import find_version_violations
+    from naspipe.pipeline.versions import find_recorded_violations, find_version_violations
 
     index = PlanIndex(plan)
     return [
@@ -57,6 +57,7 @@ def find_violations(plan: Plan) -> list[Violation]:
         *_wrong_times(index),
         *_wrong_messages(index),
         *find_version_violations(index),
+        *find_recorded_violations(index),
     ]
 
 

@@ -39,6 +39,29 @@ def find_version_violations(index: PlanIndex) -> Iterator[Violation]:
             yield from judge.update(action, part, place)
 
 
+def find_recorded_violations(index: PlanIndex) -> Iterator[Violation]:
+    """Yield every version that a trace has recorded and the contract forbids."""
+    if index.plan.versions is None:
+        return
+    judge = _Judge(index.plan)
+    read: dict[tuple[int, int], dict[LayerKey, int]] = {}
+    for stage, row in enumerate(index.plan.actions):
+        for place, planned in enumerate(row):
+            action = planned.action
+            if index.places.get(action) != (stage, place):
+                continue
+            seen = {(block, name): version for block, name, version in index.plan.versions[stage][place]}
+            part = index.part(action)
+            if action.kind is Kind.UPDATE:
+                yield from judge.recorded_update(action, part, place, seen)
+            elif action.kind is Kind.FORWARD and (action.subnet, part) not in read:
+                read[action.subnet, part] = seen
+                yield from judge.recorded_read(action, part, place, seen)
+            elif read.get((action.subnet, part)) != seen:
+                text = f"{action} must see the versions that the subnet's first forward read, but saw {seen}."
+                yield Violation("read", text, stage, place, action.subnet)
+
+
 def run_order(index: PlanIndex) -> Iterator[tuple[int, int] | Violation]:
     """Yield stage and place of each action as stages run them: each in its order, waiting for results.
 
@@ -134,6 +157,40 @@ class _Judge:
                 f"due under {self._contract}: the update of subnet {other} {what}.",
                 action.stage, place, subnet, other, block, name, version, due,
             )  # fmt: skip
+
+    def recorded_read(self, action: Action, part: int, place: int, seen: dict[LayerKey, int]) -> Iterator[Violation]:
+        """Judge the versions that a subnet is recorded to have read on a part."""
+        subnet = action.subnet
+        for key, delayed in self._layers(subnet, part):
+            users = self._users[key]
+            if delayed:
+                assert self._plan.delay is not None
+                lowest = highest = max(0, subnet - self._plan.delay)
+            else:
+                lowest = bisect_left(users, self._contract.horizon(subnet))
+                highest = bisect_left(users, subnet) if self._contract.kind == "stale" else lowest
+            version = seen.get(key, -1)
+            if not lowest <= version <= highest:
+                yield self._recorded(action, place, key, version, lowest if version < lowest else highest, "read")
+
+    def recorded_update(self, action: Action, part: int, place: int, seen: dict[LayerKey, int]) -> Iterator[Violation]:
+        """Judge the versions that a subnet's update is recorded to have changed on a part."""
+        for key, delayed in self._layers(action.subnet, part):
+            due = bisect_left(self._users[key], action.subnet)
+            version = seen.get(key, -1)
+            if not delayed and version != due:
+                yield self._recorded(action, place, key, version, due, "update")
+
+    def _recorded(self, action: Action, place: int, key: LayerKey, version: int, due: int, rule: str) -> Violation:
+        block, name = key
+        users = self._users[key]
+        other = users[min(max(version, 0), len(users) - 1)] if version < due else users[min(version, len(users)) - 1]
+        return Violation(
+            rule,
+            f"{action} is recorded to have seen layer {name!r} of block {block} at version {version}, but version "
+            f"{due} is due under {self._contract}: subnet {other} is out of turn.",
+            action.stage, place, action.subnet, other, block, name, version, due,
+        )  # fmt: skip
 
     def update(self, action: Action, part: int, place: int) -> Iterator[Violation]:
         """Judge a subnet's update of all its layers on a part."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from naspipe.pipeline.action import Kind
+from naspipe.pipeline.action import Kind, PlannedAction
 from naspipe.pipeline.plan import Plan
-from naspipe.pipeline.planner import PlannedAction
 
 _Place = tuple[int, int]
 _Layer = tuple[int, str]

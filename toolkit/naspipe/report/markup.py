@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 STYLE = """
@@ -98,3 +98,23 @@ def number(value: object) -> str:
     if isinstance(value, float):
         return f"{int(value):,}" if value.is_integer() and abs(value) > 1 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def standalone_page(title: str, body: Iterable[str], style: str = "") -> str:
+    """Return a page that needs nothing else: its style and plotly.js are within it.
+
+    Args:
+        title: Text of the title.
+        body: HTML of the sections.
+        style: CSS besides the report's.
+    """
+    from plotly.offline import get_plotlyjs
+
+    title = html.escape(title)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}{style}</style>\n"
+        f"<script>{get_plotlyjs()}</script></head>\n<body><main>\n"
+        f"<h1>{title}</h1>\n{''.join(body)}</main></body></html>\n"
+    )

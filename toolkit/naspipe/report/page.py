@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naspipe.errors import NaspipeError
 from naspipe.files import write_text
 from naspipe.report import sections
-from naspipe.report.markup import STYLE, problem, section
+from naspipe.report.markup import problem, section, standalone_page
 
 if TYPE_CHECKING:
     from naspipe.runs.run import Run
@@ -26,9 +25,7 @@ _SECTIONS = {
 
 def write_report(run: Run) -> Path:
     """Write the page of a run, whatever phase it is in; returns its path."""
-    from plotly.offline import get_plotlyjs
-
-    title = html.escape(f"NASPipe: {run.path.name or run.path.resolve().name}")
+    title = f"NASPipe: {run.path.name or run.path.resolve().name}"
     body = []
     for name, content in _SECTIONS.items():
         parts: list[str] = []
@@ -39,12 +36,5 @@ def write_report(run: Run) -> Path:
             # A damaged file must not hide the rest of the run, nor what its section has so far.
             parts.append(problem(f"The rest of this section cannot be shown: {error}"))
         body.append(section(name, *parts))
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}</style>\n"
-        f"<script>{get_plotlyjs()}</script></head>\n<body><main>\n"
-        f"<h1>{title}</h1>\n{''.join(body)}</main></body></html>\n"
-    )
-    write_text(run.folder.report, page)
+    write_text(run.folder.report, standalone_page(title, body))
     return run.folder.report

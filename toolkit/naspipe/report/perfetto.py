@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from naspipe.files import write_text
-from naspipe.pipeline.action import Action, Kind
+from naspipe.pipeline.action import Action, Kind, PlannedAction
 from naspipe.pipeline.plan import Plan
-from naspipe.pipeline.planner import PlannedAction
 from naspipe.pipeline.waits import causal_waits
 
 _PROCESS = 1

@@ -78,11 +78,9 @@ def training(run: Run) -> Iterator[str]:
         return
     subnets = [record.architecture for record in records]
     distinct = len({str(subnet) for subnet in subnets})
-    yield note(
-        f"{len(records):,} of {run.config.training.subnets:,} subnets trained, {distinct:,} of them distinct."
-    )
+    yield note(f"{len(records):,} of {run.config.training.subnets:,} subnets trained, {distinct:,} of them distinct.")
     yield plot(
-        figures.training_curve([record.loss for record in records]),
+        figures.training_curve([record.loss for record in records if record.loss is not None]),
         "training",
         "Training loss of the subnets, each on one batch with the shared weights.",
     )
@@ -165,9 +163,7 @@ def retraining(run: Run) -> Iterator[str]:
 
 def details(run: Run) -> Iterator[str]:
     """Yield the configuration and the environment."""
-    yield (
-        f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>"
-    )
+    yield (f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>")
     rows = list(_flat(run.folder.facts()))
     yield f"<details><summary>Environment</summary>{table(rows)}</details>"
 

@@ -11,8 +11,7 @@ from typing import Any
 from naspipe.files import write_text
 from naspipe.report.drawing import COLORS
 from naspipe.report.figures import INK, new_figure
-from naspipe.report.markup import note, number, plot, section, table
-from naspipe.report.timeline import standalone_page
+from naspipe.report.markup import note, number, plot, section, standalone_page, table
 
 Row = Mapping[str, Any]
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from naspipe.files import write_text
-from naspipe.pipeline.action import Kind
+from naspipe.pipeline.action import Kind, PlannedAction
 from naspipe.pipeline.plan import Plan
-from naspipe.pipeline.planner import PlannedAction
 from naspipe.pipeline.statistics import stage_statistics
 from naspipe.pipeline.validator import Violation, explain
 from naspipe.pipeline.waits import CausalWait, causal_waits
 from naspipe.report.figures import INK, new_figure
-from naspipe.report.markup import STYLE, note, number, plot, problem, section, table
+from naspipe.report.markup import note, number, plot, problem, section, standalone_page, table
 
 MAX_ACTIONS = 10_000
 """Actions that are drawn; a browser takes about a second for them."""
@@ -125,26 +124,6 @@ def write_timeline(plan: Plan, path: Path, violations: Sequence[Violation] = ())
     stages = f"{plan.stages} stage{'s' if plan.stages > 1 else ''}"
     title = f"NASPipe plan: {plan.executor or 'unknown executor'} on {stages}"
     write_text(path, standalone_page(title, [*body, _SCRIPT], _PAGE_STYLE))
-
-
-def standalone_page(title: str, body: Iterable[str], style: str = "") -> str:
-    """Return a page that needs nothing else: its style and plotly.js are within it.
-
-    Args:
-        title: Text of the title.
-        body: HTML of the sections.
-        style: CSS besides the report's.
-    """
-    from plotly.offline import get_plotlyjs
-
-    title = html.escape(title)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}{style}</style>\n"
-        f"<script>{get_plotlyjs()}</script></head>\n<body><main>\n"
-        f"<h1>{title}</h1>\n{''.join(body)}</main></body></html>\n"
-    )
 
 
 # The figure

@@ -52,6 +52,11 @@ class RunFolder:
         return self.root / "train" / "supernet.safetensors"
 
     @property
+    def trace(self) -> Path:
+        """What each stage did and saw while the supernet was trained, as a plan's file; if it was asked for."""
+        return self.root / "train" / "trace.json"
+
+    @property
     def trials(self) -> Path:
         """A line per evaluated architecture."""
         return self.root / "search" / "trials.jsonl"
@@ -269,8 +274,7 @@ def _make(path: Path) -> Path:
                 folder.rmdir()
         if isinstance(error, FileExistsError):
             raise RunFolderExistsError(
-                f"a run never overwrites another, but {error.filename} exists. "
-                "Give another folder with --out."
+                f"a run never overwrites another, but {error.filename} exists. Give another folder with --out."
             ) from error
         raise RunFolderError(f"the run folder {path} cannot be made: {error.strerror}.") from error
     return path

@@ -26,6 +26,7 @@ from naspipe.files import (
     write_text,
     writing,
 )
+from naspipe.pipeline.planfile import write_plan
 from naspipe.planning import prepare_planning
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Progress, Watch, ignore
@@ -39,7 +40,9 @@ from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet, build_subnet
 from naspipe.tasks.data import Splits
 from naspipe.training.determinism import deterministic
-from naspipe.training.loop import SubnetRecord, SupernetTrainer
+from naspipe.training.loop import SubnetRecord
+from naspipe.training.recorder import Recorder, Row, trace_of
+from naspipe.training.setup import prepare_trainer
 from naspipe.usercode import calling
 
 
@@ -148,8 +151,11 @@ class Run:
         self.folder.require_supernet()
         return digest_tensors(load_tensors(self.folder.supernet))
 
-    def train(self) -> Run:
+    def train(self, trace: bool = False) -> Run:
         """Train the supernet and save it; returns the run.
+
+        Args:
+            trace: Record what each stage did, when, and the versions it saw, in ``train/trace.json``.
 
         Raises:
             RunFolderError: It has been trained, its training was broken off, or another process works here.
@@ -159,45 +165,42 @@ class Run:
         with self._phase(f"Interrupted. {self.folder.cannot_continue}"):
             self.folder.refuse_trained()
             if self.config.executor.transport == "distributed":
-                self._train_in_processes()
+                rows = self._train_in_processes(trace)
             else:
-                self._train_here()
+                rows = self._train_here(trace)
+            if trace:
+                plan = prepare_planning(self.config, build_components(self.config), self.splits).plan()
+                write_plan(trace_of(plan, rows), self.folder.trace)
         return self
 
-    def _train_here(self) -> None:
-        """Train with all stages in this process."""
+    def _train_here(self, trace: bool) -> list[Row]:
+        """Train with all stages in this process; return what was recorded."""
         config = self.config
-        components = build_components(config)
-        supernet = self._untrained or Supernet(components.space, config.seed)
+        prepared = prepare_trainer(config, build_components(config), self.splits, self._untrained)
         self._untrained = None  # This phase trains it in place.
-        planner, cuts = prepare_planning(config, components, self.splits).planner()
-        trainer = SupernetTrainer(
-            supernet,
-            components.task,
-            self.splits.train,
-            components.sampler,
-            planner,
-            cuts,
-            config.training,
-            config.seed,
-        )
         with JsonLines(self.folder.training_metrics) as log:
 
             def on_subnet(record: SubnetRecord) -> None:
                 log.append({**vars(record), "architecture": dict(record.architecture)})
-                detail = f"loss {record.loss:.4f}"
+                detail = "loss not finite" if record.loss is None else f"loss {record.loss:.4f}"
                 self._watch(Progress("train", record.index + 1, config.training.subnets, detail))
 
-            trainer.run(on_subnet)
-        save_tensors(self.folder.supernet, supernet.blocks.state_dict(), {"format": "pt"})
+            recorder = Recorder() if trace else None
+            prepared.trainer.run(on_subnet, recorder)
+        save_tensors(self.folder.supernet, prepared.supernet.blocks.state_dict(), {"format": "pt"})
+        return recorder.rows if recorder else []
 
-    def _train_in_processes(self) -> None:
-        """Train with a process for each stage."""
+    def _train_in_processes(self, trace: bool) -> list[Row]:
+        """Train with a process for each stage; return what was recorded."""
         from naspipe.training.processes import train_in_processes
 
         metrics = self.folder.training_metrics
-        metrics.parent.mkdir(exist_ok=True)
-        train_in_processes(self.config, metrics.parent, metrics, self.folder.supernet, self._watch)
+        with writing(metrics):
+            metrics.parent.mkdir(exist_ok=True)
+        results = train_in_processes(
+            self.config, metrics.parent, metrics, self.folder.supernet, self._watch, record=trace
+        )
+        return [row for result in results for row in result.rows]
 
     def search(self) -> Run:
         """Search the trained supernet and name the best architecture; returns the run.

@@ -60,9 +60,7 @@ class Evaluator:
         return {**metrics, PARAMETERS: count_parameters(subnet)}
 
 
-def measure_split(
-    module: nn.Module, task: Task, dataset: Dataset, batch_size: int, device: str
-) -> Mapping[str, Any]:
+def measure_split(module: nn.Module, task: Task, dataset: Dataset, batch_size: int, device: str) -> Mapping[str, Any]:
     """Return a module's metrics on a split, in evaluation mode.
 
     Args:

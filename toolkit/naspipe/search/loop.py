@@ -93,18 +93,14 @@ def _ask(strategy: Strategy, space: SearchSpace, when: str) -> list[Architecture
     with calling(what, SearchError):
         proposals: object = strategy.ask()
     if not isinstance(proposals, (list, tuple)) or not proposals:
-        raise SearchError(
-            f"{what} must return a list of at least one architecture, but returned {proposals!r} {when}."
-        )
+        raise SearchError(f"{what} must return a list of at least one architecture, but returned {proposals!r} {when}.")
     try:
         return [space.architecture(proposal) for proposal in proposals]
     except NaspipeError as error:
         raise SearchError(f"{what} must return architectures of the space, but: {error}") from error
 
 
-def _evaluate(
-    index: int, architecture: Architecture, objectives: Sequence[Objective], evaluate: Evaluate
-) -> Trial:
+def _evaluate(index: int, architecture: Architecture, objectives: Sequence[Objective], evaluate: Evaluate) -> Trial:
     try:
         metrics = evaluate(architecture)
         require_objectives(metrics, objectives)

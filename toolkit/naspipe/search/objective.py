@@ -71,8 +71,7 @@ def find_objectives(task: Task, names: Sequence[str]) -> list[Objective]:
                 else ""
             )
             raise InputError(
-                f"there is no objective {name!r}.{nearest(name, known)} This task has "
-                f"{listing(known)}.{remedy}"
+                f"there is no objective {name!r}.{nearest(name, known)} This task has {listing(known)}.{remedy}"
             )
     if len(set(names)) != len(names):
         raise InputError(f"objectives must differ, but are {list(names)!r}.")
@@ -93,15 +92,12 @@ def require_objectives(metrics: Mapping[str, object], objectives: Sequence[Objec
     """
     for objective in objectives:
         if objective.name not in metrics:
-            raise ValueError(
-                f"objective {objective.name!r} is missing: the task's metrics are {listing(metrics)}"
-            )
+            raise ValueError(f"objective {objective.name!r} is missing: the task's metrics are {listing(metrics)}")
         value = metrics[objective.name]
         number = as_number(value)
         if number is None:
             raise ValueError(
-                f"objective {objective.name!r} must be a number, but is {value!r} "
-                f"of type {type(value).__name__}"
+                f"objective {objective.name!r} must be a number, but is {value!r} of type {type(value).__name__}"
             )
         if not math.isfinite(number):
             raise ValueError(f"objective {objective.name!r} must be finite, but is {number!r}")

@@ -82,7 +82,5 @@ def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> li
     return [
         trial
         for own, _, trial in ranked
-        if not any(
-            other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other, _, _ in ranked
-        )
+        if not any(other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other, _, _ in ranked)
     ]

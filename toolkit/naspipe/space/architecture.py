@@ -56,8 +56,7 @@ class Architecture(Mapping[str, Option]):
             object.__setattr__(self, "_lookup", lookup)
         if decision not in lookup:
             raise ArchitectureError(
-                f"the architecture makes no decision {decision!r}.{nearest(decision, self)} "
-                f"It decides {listing(self)}."
+                f"the architecture makes no decision {decision!r}.{nearest(decision, self)} It decides {listing(self)}."
             )
         return lookup[decision]
 

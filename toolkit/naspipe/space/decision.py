@@ -32,9 +32,7 @@ def as_option(value: object) -> Option:
 def _as_options(values: object, what: str) -> tuple[Option, ...]:
     # A set has no order, and a text would be taken letter by letter.
     if isinstance(values, (str, bytes, set, frozenset)) or not isinstance(values, Iterable):
-        raise SpaceError(
-            f"{what} must be a list or a tuple, but got {values!r} of type {type(values).__name__}."
-        )
+        raise SpaceError(f"{what} must be a list or a tuple, but got {values!r} of type {type(values).__name__}.")
     return tuple(as_option(option) for option in values)
 
 
@@ -94,8 +92,7 @@ class Decision:
         for index, value in enumerate(values):
             if value in indices:
                 raise SpaceError(
-                    f"the options of decision {name!r} must differ, but {value!r} equals "
-                    f"{values[indices[value]]!r}."
+                    f"the options of decision {name!r} must differ, but {value!r} equals {values[indices[value]]!r}."
                 )
             indices[value] = index
         object.__setattr__(self, "name", name)

@@ -114,8 +114,7 @@ class SearchSpace(ABC):
         """
         if name not in self._by_name:
             raise SpaceError(
-                f"the space has no decision {name!r}.{nearest(name, self._names)} "
-                f"It has {listing(self._names)}."
+                f"the space has no decision {name!r}.{nearest(name, self._names)} It has {listing(self._names)}."
             )
         return self._by_name[name]
 
@@ -151,9 +150,7 @@ class SearchSpace(ABC):
                 self._refuse_unknown(name)
         architecture = Architecture.unchecked(tuple(names), tuple(options))
         if not self._admits(architecture):
-            raise ArchitectureError(
-                f"the validity rule of {type(self).__name__} refuses {self.format(architecture)}."
-            )
+            raise ArchitectureError(f"the validity rule of {type(self).__name__} refuses {self.format(architecture)}.")
         return architecture
 
     def _admits(self, architecture: Architecture) -> bool:

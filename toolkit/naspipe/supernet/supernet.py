@@ -75,9 +75,7 @@ def build_blocks(space: SearchSpace, seed: int, purpose: str) -> Iterator[Block]
             if module is end:
                 break
             if not isinstance(module, nn.Module):
-                raise SpaceError(
-                    f"{name}.blocks() must yield torch modules, but yielded {module!r} as block {count}."
-                )
+                raise SpaceError(f"{name}.blocks() must yield torch modules, but yielded {module!r} as block {count}.")
             yield module if isinstance(module, Block) else FixedBlock(module)
             count += 1
     if count == 0:
@@ -134,8 +132,7 @@ class Supernet(nn.Module):
     def used_layers(self, architecture: Architecture) -> list[tuple[LayerParameters, ...]]:
         """Return the layers with parameters that an architecture uses, for every block."""
         return [
-            used_layers(block, self.layers_by_block[index], index, architecture)
-            for index, block in enumerate(self)
+            used_layers(block, self.layers_by_block[index], index, architecture) for index, block in enumerate(self)
         ]
 
     def num_parameters(self, architecture: Architecture | None = None) -> int:

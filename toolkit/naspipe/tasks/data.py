@@ -120,10 +120,7 @@ def split_tensors(inputs: Tensor, targets: Tensor, seed: int, *, validation: flo
             )
     # Sorted, so that a split is the same set whatever order it was drawn in.
     return Splits(
-        **{
-            name: TensorDataset(inputs[sorted(indices)], targets[sorted(indices)])
-            for name, indices in bounds.items()
-        }
+        **{name: TensorDataset(inputs[sorted(indices)], targets[sorted(indices)]) for name, indices in bounds.items()}
     )
 
 
@@ -201,8 +198,5 @@ def split_batch(batch: Batch, parts: int) -> list[Batch]:
 
 def _split_nest(nest: Any, parts: int) -> list[Any]:
     values, structure = pytree.tree_flatten(nest)
-    pieces = [
-        torch.tensor_split(value, parts) if isinstance(value, Tensor) else (value,) * parts
-        for value in values
-    ]
+    pieces = [torch.tensor_split(value, parts) if isinstance(value, Tensor) else (value,) * parts for value in values]
     return [pytree.tree_unflatten([piece[part] for piece in pieces], structure) for part in range(parts)]

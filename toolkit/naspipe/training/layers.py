@@ -120,19 +120,25 @@ class Layer:
             return 0
         return self._unread.get(version, self._delay + 1 if version == 0 else 1)
 
-    def update(self, subnet: int, reading: Reading, lr: float) -> None:
+    @property
+    def is_delayed(self) -> bool:
+        """Whether reads lag behind by a fixed delay."""
+        return self._delay is not None
+
+    def update(self, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
         """Apply a subnet's gradients: at once, or in subnet order if the layer has a delay.
 
         Args:
             subnet: The subnet that read.
             reading: What ``read`` returned to it; its tensors hold the gradients.
             lr: Learning rate of this step.
+            skip: Make the next version without a change.
         """
         self._readers[reading.version] -= 1
         if not self._readers[reading.version]:
             del self._readers[reading.version]
         gradients = [
-            tensor.grad
+            None if skip else tensor.grad
             for tensor, parameter in zip(reading.tensors.values(), self._parameters, strict=True)
             if parameter.requires_grad
         ]

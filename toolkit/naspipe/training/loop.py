@@ -7,27 +7,44 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from naspipe.config.schema import TrainingConfig
 from naspipe.errors import TrainingError
-from naspipe.pipeline.action import Action, Kind
+from naspipe.pipeline.action import Action, Kind, PlannedAction
 from naspipe.pipeline.partition import Cuts
-from naspipe.pipeline.planner import PlannedAction, Planner
+from naspipe.pipeline.planner import Planner
 from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_microbatches, split_batch
 from naspipe.tasks.task import Task
 from naspipe.training.layers import Layer
-from naspipe.training.part import Part
+from naspipe.training.part import LayerVersion, Part
+from naspipe.training.recorder import Recorder
 from naspipe.training.schedule import OptimizerFactory, schedule_factor
 from naspipe.training.signature import Signature, Signatures, signature_of
-from naspipe.training.transport import InProcess, Transport, Unit
+from naspipe.training.transport import Gradients, InProcess, Transport, Unit
 
 LOOKAHEAD = 64
 """Actions that a transport learns of before they run."""
+
+
+class _NoRecorder:
+    """Records nothing."""
+
+    wanted = False
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def end(self, planned: PlannedAction, versions: list[LayerVersion]) -> None:
+        """Do nothing."""
+
+
+_NO_RECORDER = _NoRecorder()
 
 Connect = Callable[[Callable[[PlannedAction], Signature]], Transport]
 
@@ -39,13 +56,13 @@ class SubnetRecord:
     Attributes:
         index: Its place in the sequence.
         architecture: What it is.
-        loss: Mean loss over its batch, before its update.
+        loss: Mean loss over its batch, before its update; None if it was not finite: then it updated nothing.
         lr: Learning rate of its update.
     """
 
     index: int
     architecture: Architecture
-    loss: float
+    loss: float | None
     lr: float
 
 
@@ -59,6 +76,7 @@ class _Subnet:
     batches: list[Batch] = field(default_factory=list)
     weight: float = 0.0
     losses: list[float] = field(default_factory=list)
+    finite: bool = True
 
 
 class SupernetTrainer:
@@ -134,12 +152,19 @@ class SupernetTrainer:
         self._drawn = 0
         self._subnets: dict[int, _Subnet] = {}
 
-    def run(self, on_subnet: Callable[[SubnetRecord], None]) -> None:
+    def own_layers(self) -> Iterator[Layer]:
+        """Yield the layers of the parts that are in this process."""
+        for number in self._parts:
+            for block in self.layers[self._cuts[number] : self._cuts[number + 1]]:
+                yield from block.values()
+
+    def run(self, on_subnet: Callable[[SubnetRecord], None], recorder: Recorder | None = None) -> None:
         """Train all subnets.
 
         Args:
             on_subnet: Called for each subnet in order, once it has been trained; in the process of the last
                 stage, which knows the loss.
+            recorder: Notes what each action here took and saw, or None.
 
         Raises:
             TrainingError: A loss was not finite, or a block failed.
@@ -152,9 +177,9 @@ class SupernetTrainer:
             if self._part_of(action) not in self._parts:
                 continue
             try:
-                self._perform(planned, ended)
+                self._perform(planned, ended, recorder or _NO_RECORDER)
             except TrainingError as error:
-                raise TrainingError(f"{self._where(action)}: {error}") from error
+                raise TrainingError(f"{self._where(action)}: {error}") from error.__cause__ or error
             except Exception as error:
                 raise TrainingError(f"{self._where(action)} failed: {type(error).__name__}: {error}") from error
             while reported in ended:
@@ -204,51 +229,78 @@ class SupernetTrainer:
             self._subnets[self._drawn] = _Subnet(architecture, uses, unfinished=len(self._parts))
             self._drawn += 1
 
-    def _perform(self, planned: PlannedAction, ended: dict[int, SubnetRecord]) -> None:
+    def _perform(
+        self, planned: PlannedAction, ended: dict[int, SubnetRecord], recorder: Recorder | _NoRecorder
+    ) -> None:
         action = planned.action
-        if action.kind is Kind.FORWARD:
-            self._forward(planned)
-        elif action.kind is Kind.BACKWARD:
-            self._backward(planned)
-        else:
+        part = self._parts[self._part_of(action)]
+        if action.kind is Kind.UPDATE:
+            versions = part.versions_due_for_update(action.subnet) if recorder.wanted else []
+            recorder.start()
             record = self._update(action.subnet, self._part_of(action))
+            recorder.end(planned, versions)
             if record is not None:
                 ended[action.subnet] = record
+            return
+        received = self._receive(planned)
+        recorder.start()
+        run = self._forward if action.kind is Kind.FORWARD else self._backward
+        result = run(planned, received)
+        recorder.end(planned, part.versions_read(action.subnet) if recorder.wanted else [])
+        self._send(planned, result)
 
-    def _forward(self, planned: PlannedAction) -> None:
+    def _receive(self, planned: PlannedAction) -> Any:
+        """Return what an action needs of another part; None where it starts from data or the loss."""
+        _, kind, index, microbatch, _ = planned.action
+        number = self._part_of(planned.action)
+        if number == (0 if kind is Kind.FORWARD else self._last_part):
+            return None
+        return self._transport.receive(Unit(kind, index, microbatch, number))
+
+    def _send(self, planned: PlannedAction, result: Any) -> None:
+        """Pass an action's result on to the part that needs it, if there is one."""
+        _, kind, index, microbatch, _ = planned.action
+        target = self._part_of(planned.action) + (1 if kind is Kind.FORWARD else -1)
+        if 0 <= target <= self._last_part:
+            self._transport.send(planned, Unit(kind, index, microbatch, target), result)
+
+    def _forward(self, planned: PlannedAction, received: Any) -> Any:
         _, _, index, microbatch, _ = planned.action
         number = self._part_of(planned.action)
         part, subnet = self._parts[number], self._subnets[index]
-        if number:
-            payload = self._transport.receive(Unit(Kind.FORWARD, index, microbatch, number))
-        else:
-            payload = self._loaded(index).batches[microbatch].inputs
+        payload = received if number else self._loaded(index).batches[microbatch].inputs
         uses = subnet.uses[planned.first_block : planned.end_block]
         output = part.forward(index, subnet.architecture, microbatch, payload, uses)
-        if number < self._last_part:
-            self._transport.send(planned, Unit(Kind.FORWARD, index, microbatch, number + 1), output)
-            return
-        targets, weight = self._loaded(index).batches[microbatch].targets, subnet.weight
+        if number == self._last_part:
+            self._compute_loss(part, index, microbatch, output)
+        return output
+
+    def _compute_loss(self, part: Part, index: int, microbatch: int, output: Any) -> None:
+        subnet = self._loaded(index)
+        targets, weight = subnet.batches[microbatch].targets, subnet.weight
 
         def loss(outputs: object) -> Tensor:
             return self._task.loss(outputs, targets) / weight
 
         value = float(part.loss(index, microbatch, output, loss).item())
         if not math.isfinite(value):
-            raise TrainingError(
-                f"the loss must be finite, but is {value}. Lower training.optimizer.lr, or set training.clip_norm."
-            )
+            if self._config.on_nonfinite == "stop":
+                raise TrainingError(
+                    f"the loss must be finite, but is {value}. Lower training.optimizer.lr, set training.clip_norm, "
+                    "or let such subnets update nothing: training.on_nonfinite=skip."
+                )
+            subnet.finite = False
         subnet.losses.append(value)
 
-    def _backward(self, planned: PlannedAction) -> None:
+    def _backward(self, planned: PlannedAction, received: Any) -> Gradients:
         _, _, index, microbatch, _ = planned.action
-        number = self._part_of(planned.action)
-        gradients = None
-        if number < self._last_part:
-            gradients = self._transport.receive(Unit(Kind.BACKWARD, index, microbatch, number))
-        back = self._parts[number].backward(index, microbatch, gradients)
-        if number:
-            self._transport.send(planned, Unit(Kind.BACKWARD, index, microbatch, number - 1), back)
+        subnet = self._subnets[index]
+        slots = None
+        if received is not None:
+            slots, finite = received
+            subnet.finite = subnet.finite and finite
+        back = self._parts[self._part_of(planned.action)].backward(index, microbatch, slots)
+        return Gradients(back, subnet.finite)
 
     def _loaded(self, index: int) -> _Subnet:
         """Return a subnet with its batch."""
@@ -263,11 +315,12 @@ class SupernetTrainer:
         """Update a part's layers; return the subnet's record if it was the last part here."""
         config, subnet = self._config, self._subnets[index]
         lr = self._optimizers.lr * schedule_factor(config.schedule, index, config.subnets)
-        self._parts[part].update(index, lr)
+        self._parts[part].update(index, lr, skip=not subnet.finite)
         subnet.unfinished -= 1
         if subnet.unfinished:
             return None
         del self._subnets[index]
         if self._last_part not in self._parts:
             return None  # Only the last part knows the loss.
-        return SubnetRecord(index, subnet.architecture, math.fsum(subnet.losses), lr)
+        loss = math.fsum(subnet.losses) if subnet.finite else None
+        return SubnetRecord(index, subnet.architecture, loss, lr)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +11,16 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from naspipe.errors import TrainingError
 from naspipe.keys import derive_key
 from naspipe.space import Architecture
 from naspipe.supernet.block import Block
 from naspipe.training.boundary import Slots, backward_block, enter_block, leave_block
 from naspipe.training.determinism import seed_generators
 from naspipe.training.layers import Layer, Reading
+
+LayerVersion = tuple[int, str, int]
+"""A block, a layer of it, and a version."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,8 @@ class Part:
                 arguments = (x, architecture)
                 return functional_call(block, tensors, arguments, tie_weights=False)
 
-            payload = _record(run, payload, tapes)
+            with self._naming(index):
+                payload = _record(run, payload, tapes)
         return payload
 
     def loss(self, subnet: int, microbatch: int, payload: Any, loss: Callable[[Any], Tensor]) -> Tensor:
@@ -103,7 +109,9 @@ class Part:
         Returns:
             The loss, without its graph.
         """
-        return _record(loss, payload, self._subnets[subnet].tapes[microbatch]).detach()  # type: ignore[no-any-return]
+        with self._naming(len(self._blocks)):
+            value: Tensor = _record(loss, payload, self._subnets[subnet].tapes[microbatch])
+        return value.detach()
 
     def backward(self, subnet: int, microbatch: int, gradients: Sequence[Tensor | None] | None = None) -> Slots:
         """Run the blocks backward on one unit and free what it held.
@@ -120,14 +128,49 @@ class Part:
         flowing: Sequence[Tensor | None] = gradients if gradients is not None else _ones(tapes[-1])
         while tapes:
             tape = tapes.pop()
-            flowing = backward_block(tape.outputs, flowing, tape.inputs)
+            with self._naming(len(tapes)):
+                flowing = backward_block(tape.outputs, flowing, tape.inputs)
         return list(flowing)
 
-    def update(self, subnet: int, lr: float) -> None:
-        """Update every layer that a subnet used, in the order of blocks, and forget the subnet."""
+    def update(self, subnet: int, lr: float, skip: bool = False) -> None:
+        """Update every layer that a subnet used, in the order of blocks, and forget the subnet.
+
+        Args:
+            subnet: Place of the subnet in the sequence.
+            lr: Learning rate of this step.
+            skip: Let the versions advance and change nothing.
+        """
         for block in self._subnets.pop(subnet).readings:
             for layer, reading in block:
-                layer.update(subnet, reading, lr)
+                layer.update(subnet, reading, lr, skip)
+
+    def versions_read(self, subnet: int) -> list[LayerVersion]:
+        """Return block, layer and version of everything that a subnet in flight has read."""
+        readings = self._subnets[subnet].readings
+        return [(layer.spec.block, layer.spec.name, r.version) for block in readings for layer, r in block]
+
+    def versions_due_for_update(self, subnet: int) -> list[LayerVersion]:
+        """Return block, layer and version of everything that a subnet's update would change at once."""
+        readings = self._subnets[subnet].readings
+        return [
+            (layer.spec.block, layer.spec.name, layer.version)
+            for block in readings
+            for layer, _ in block
+            if not layer.is_delayed
+        ]
+
+    @contextlib.contextmanager
+    def _naming(self, index: int) -> Iterator[None]:
+        """Name the block in which an exception is raised; the index after the last is the loss."""
+        try:
+            yield
+        except TrainingError:
+            raise
+        except Exception as error:
+            number = self._first_block + index
+            kind = type(self._blocks[index]).__name__ if index < len(self._blocks) else ""
+            where = f"block {number} ({kind})" if kind else "the loss"
+            raise TrainingError(f"{where} failed: {type(error).__name__}: {error}") from error
 
 
 def _record(run: Callable[[Any], Any], payload: Any, tapes: list[_Tape]) -> Any:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed
@@ -29,6 +29,7 @@ from naspipe.environment import describe_environment
 from naspipe.errors import InputError, NaspipeWarning, TrainingError
 from naspipe.files import JsonLines, load_tensors, save_tensors
 from naspipe.runs.progress import Progress, Watch
+from naspipe.training.recorder import Recorder, Row
 
 if TYPE_CHECKING:
     from naspipe.training.loop import SubnetRecord
@@ -58,7 +59,21 @@ def check_reachable(config: RunConfig) -> None:
             )
 
 
-def train_in_processes(config: RunConfig, folder: Path, metrics: Path, supernet: Path, watch: Watch) -> None:
+class StageResult(NamedTuple):
+    """What the process of a stage hands back.
+
+    Attributes:
+        digests: Digest of each of its layers; empty unless it was asked to record.
+        rows: What its recorder collected.
+    """
+
+    digests: dict[str, str]
+    rows: list[Row]
+
+
+def train_in_processes(
+    config: RunConfig, folder: Path, metrics: Path, supernet: Path, watch: Watch, record: bool = False
+) -> list[StageResult]:
     """Train a run's supernet with one process for each stage.
 
     Args:
@@ -67,6 +82,10 @@ def train_in_processes(config: RunConfig, folder: Path, metrics: Path, supernet:
         metrics: Where the last stage logs each subnet.
         supernet: Where the whole supernet is saved.
         watch: Called with the progress.
+        record: Record each action, and digest each layer.
+
+    Returns:
+        What each stage hands back.
 
     Raises:
         TrainingError: A stage failed; every process has been ended.
@@ -86,7 +105,7 @@ def train_in_processes(config: RunConfig, folder: Path, metrics: Path, supernet:
     )
     with _watching(metrics, config.training.subnets, watch), _quiet():
         try:
-            elastic_launch(launch, train_stage)(config.to_yaml(), str(folder), str(metrics))
+            results = elastic_launch(launch, train_stage)(config.to_yaml(), str(folder), str(metrics), record)
         except ChildFailedError as error:
             raise TrainingError(_explain(error)) from None
         except SignalException as error:
@@ -101,6 +120,7 @@ def train_in_processes(config: RunConfig, folder: Path, metrics: Path, supernet:
     save_tensors(supernet, tensors, {"format": "pt"})
     for part in parts:
         part.unlink()
+    return [results[stage] for stage in range(stages)]
 
 
 def _explain(error: ChildFailedError) -> str:
@@ -148,7 +168,9 @@ def _watching(metrics: Path, total: int, watch: Watch) -> Iterator[None]:
                 for line in file:
                     if line.endswith(b"\n"):  # or it is still being written
                         seen, place = seen + 1, place + len(line)
-                        watch(Progress("train", seen, total, f"loss {json.loads(line)['loss']:.4f}"))
+                        loss = json.loads(line)["loss"]
+                        detail = "loss not finite" if loss is None else f"loss {loss:.4f}"
+                        watch(Progress("train", seen, total, detail))
 
     thread = threading.Thread(target=look, name="naspipe progress", daemon=True)
     thread.start()
@@ -159,13 +181,14 @@ def _watching(metrics: Path, total: int, watch: Watch) -> Iterator[None]:
         thread.join()
 
 
-def train_stage(config_yaml: str, folder: str, metrics: str) -> None:
+def train_stage(config_yaml: str, folder: str, metrics: str, record: bool) -> StageResult:
     """Train one stage; runs in a process that the elastic launcher has started.
 
     Args:
         config_yaml: The run's resolved configuration.
         folder: Where to leave the stage's layers.
         metrics: Where the last stage logs each subnet.
+        record: Record each action, and digest each layer.
 
     Raises:
         TrainingError: A block failed, a message did not come, or the processes differ.
@@ -173,10 +196,8 @@ def train_stage(config_yaml: str, folder: str, metrics: str) -> None:
     from naspipe.components import build_components
     from naspipe.config.resolve import resolve
     from naspipe.config.source import read_text
-    from naspipe.planning import prepare_planning
-    from naspipe.supernet.supernet import Supernet
     from naspipe.training.determinism import deterministic
-    from naspipe.training.loop import SupernetTrainer
+    from naspipe.training.setup import layer_digests, prepare_trainer
     from naspipe.training.transport import Distributed
 
     # What there is to warn of was said before the processes were started.
@@ -192,33 +213,30 @@ def train_stage(config_yaml: str, folder: str, metrics: str) -> None:
         _compare_processes(config)
         components = build_components(config)
         splits = components.task.load(config.seed)
-        planning = prepare_planning(config, components, splits)
-        planner, cuts = planning.planner()
-        supernet = Supernet(components.space, config.seed)
         device = torch.device(config.training.device)
-        trainer = SupernetTrainer(
-            supernet, components.task, splits.train, components.sampler, planner, cuts, config.training, config.seed,
-            stage=stage,
+        prepared = prepare_trainer(
+            config, components, splits, stage=stage,
             connect=lambda signature: Distributed(
                 stage, config.executor.segments, signature, device, config.executor.timeout
             ),
-            meta=planning.supernet,
         )  # fmt: skip
+        trainer, cuts = prepared.trainer, prepared.cuts
         with JsonLines(Path(metrics)) if stage == stages - 1 else contextlib.nullcontext() as log:
 
             def on_subnet(record: SubnetRecord) -> None:
                 assert log is not None
                 log.append({**vars(record), "architecture": dict(record.architecture)})
 
-            trainer.run(on_subnet)
+            recorder = Recorder() if record else None
+            trainer.run(on_subnet, recorder)
         segments = config.executor.segments
         own = range(cuts[stage * segments], cuts[(stage + 1) * segments])
-        tensors = {
-            name: tensor for name, tensor in supernet.blocks.state_dict().items() if int(name.partition(".")[0]) in own
-        }
+        weights = prepared.supernet.blocks.state_dict()
+        tensors = {name: tensor for name, tensor in weights.items() if int(name.partition(".")[0]) in own}
         save_tensors(_part_file(Path(folder), stage), tensors, {"format": "pt"})
         distributed.barrier()
         distributed.destroy_process_group()
+        return StageResult(layer_digests(trainer) if record else {}, recorder.rows if recorder else [])
 
 
 def _end_with_parent() -> None:

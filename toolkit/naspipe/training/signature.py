@@ -134,17 +134,20 @@ class Signatures:
             ) from error
 
 
-def pack(tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], device: torch.device) -> Tensor:
-    """Return a message: a byte for each tensor that says whether it is there, then the tensors' bytes.
+def pack(
+    tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], device: torch.device, flag: bool = False
+) -> Tensor:
+    """Return a message: a flag, a byte for each tensor that says whether it is there, then the tensors' bytes.
 
     Args:
         tensors: In the order of ``forms``; None where there is none.
         forms: What the receiver expects.
         device: Where the message is made.
+        flag: One bit more.
     """
-    head = torch.tensor([tensor is not None for tensor in tensors], dtype=torch.uint8, device=device)
+    present = [tensor is not None for tensor in tensors]
     message = torch.zeros(message_bytes(forms), dtype=torch.uint8, device=device)
-    message[: len(forms)] = head
+    message[: 1 + len(forms)] = torch.tensor([flag, *present], dtype=torch.uint8, device=device)
     offset = _head_bytes(forms)
     for tensor, form in zip(tensors, forms, strict=True):
         if tensor is not None:
@@ -155,22 +158,22 @@ def pack(tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], device: 
     return message
 
 
-def unpack(message: Tensor, forms: Sequence[TensorForm]) -> list[Tensor | None]:
-    """Return the tensors of a message, as views into it; None where the sender had none."""
-    present = message[: len(forms)].tolist()
+def unpack(message: Tensor, forms: Sequence[TensorForm]) -> tuple[list[Tensor | None], bool]:
+    """Return the tensors of a message, as views into it, None where the sender had none; and the flag."""
+    flag, *present = message[: 1 + len(forms)].tolist()
     offset = _head_bytes(forms)
     tensors: list[Tensor | None] = []
     for is_there, form in zip(present, forms, strict=True):
         data = message[offset : offset + form.num_bytes]
         tensors.append(data.view(form.dtype).view(form.shape) if is_there else None)
         offset += form.padded_bytes
-    return tensors
+    return tensors, bool(flag)
 
 
 def message_bytes(forms: Sequence[TensorForm]) -> int:
-    """Return the size of a message, at least one byte."""
-    return max(1, _head_bytes(forms) + sum(form.padded_bytes for form in forms))
+    """Return the size of a message."""
+    return _head_bytes(forms) + sum(form.padded_bytes for form in forms)
 
 
 def _head_bytes(forms: Sequence[TensorForm]) -> int:
-    return -(-len(forms) // ALIGNMENT) * ALIGNMENT
+    return -(-(1 + len(forms)) // ALIGNMENT) * ALIGNMENT

@@ -16,9 +16,8 @@ from torch import Tensor, distributed
 from torch.utils import _pytree as pytree  # flattens any nest; torch offers no public one
 
 from naspipe.errors import TrainingError
-from naspipe.pipeline.action import Kind
-from naspipe.pipeline.planner import PlannedAction
-from naspipe.training.boundary import detach_payload
+from naspipe.pipeline.action import Kind, PlannedAction
+from naspipe.training.boundary import Slots, detach_payload
 from naspipe.training.signature import Signature, TensorForm, message_bytes, pack, unpack
 
 
@@ -38,6 +37,18 @@ class Unit(NamedTuple):
     part: int
 
 
+class Gradients(NamedTuple):
+    """What flows back through a boundary.
+
+    Attributes:
+        slots: The gradient of each leaf of the payload; None where there is none.
+        finite: Whether the subnet's losses were finite; certain with its last micro-batch.
+    """
+
+    slots: Slots
+    finite: bool
+
+
 class Transport(Protocol):
     """Passes activations and gradients between parts."""
 
@@ -45,7 +56,7 @@ class Transport(Protocol):
         """Learn of a planned action before it runs; every action of the plan, in its order."""
 
     def send(self, planned: PlannedAction, unit: Unit, result: Any) -> None:
-        """Pass an action's result on: a payload, or the gradients of one."""
+        """Pass an action's result on: a payload, or its ``Gradients``."""
 
     def receive(self, unit: Unit) -> Any:
         """Return a result that was passed on."""
@@ -141,9 +152,9 @@ class Distributed:
         forms = _forms(unit.kind, self._signature(planned))
         if unit.kind is Kind.FORWARD:
             values = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
+            message = pack(values, forms, self._device)
         else:
-            values = [gradient for gradient, form in zip(result, forms, strict=True)]
-        message = pack(values, forms, self._device)
+            message = pack(result.slots, forms, self._device, flag=result.finite)
         work = distributed.isend(message, dst=unit.part // self._segments, tag=planned.message)
         self._sent.append((work, message, str(planned.action)))
         while len(self._sent) > MAX_SENDS:
@@ -159,9 +170,10 @@ class Distributed:
         if expected is None:
             return self._local.receive(unit)
         self._wait(expected.work, f"{expected.text} from stage {expected.source}")
-        tensors = iter(unpack(expected.buffer, _forms(unit.kind, expected.signature)))
+        received, flag = unpack(expected.buffer, _forms(unit.kind, expected.signature))
         if unit.kind is Kind.BACKWARD:
-            return list(tensors)
+            return Gradients(received, flag)
+        tensors = iter(received)
         values = []
         for slot in expected.signature.slots:
             if isinstance(slot, TensorForm):

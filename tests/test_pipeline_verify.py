@@ -1,0 +1,244 @@
+"""Traces of real runs, judged; seeded bugs found; what must not matter does not."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import TINY, TinyTask
+from test_pipeline_planning import Command, command
+from torch import Tensor
+
+from naspipe.components import as_config
+from naspipe.errors import ConfigError
+from naspipe.pipeline.planfile import plan_to_json, read_plan, write_plan
+from naspipe.pipeline.validator import find_violations
+from naspipe.training.layers import Layer, Reading
+from naspipe.training.part import Part
+from naspipe.verification import Check, Outcome, find_difference, train_once, verify
+
+__all__ = ["command"]
+
+
+def outcome(executor: dict[str, Any], **training: Any) -> Outcome:
+    data = copy.deepcopy({**TINY, "executor": executor})
+    data["training"].update(training)
+    return train_once(as_config(data), TinyTask().load(TINY["seed"]))
+
+
+CSP = {"name": "csp", "stages": 3}
+
+
+def test_a_recorded_trace_keeps_its_contract_and_has_every_version(tmp_path: Path) -> None:
+    for executor, training in (
+        (CSP, {"delay": 2, "microbatches": 2}),
+        ({"name": "gpipe", "stages": 2, "options": {"bulk": 3}}, {"delay": None}),
+        ({"name": "pipedream", "stages": 3}, {"delay": None}),
+        ({"name": "sequential"}, {"delay": 0}),
+    ):
+        trace = outcome(executor, **training).trace
+        assert find_violations(trace) == []
+        assert trace.versions is not None
+        assert [len(row) for row in trace.versions] == [len(row) for row in trace.actions]
+        path = tmp_path / f"{executor['name']}.json"
+        write_plan(trace, path)
+        assert plan_to_json(read_plan(path)) == plan_to_json(trace)
+
+
+def seeded(monkeypatch: pytest.MonkeyPatch, name: str, bug: Callable[..., Any]) -> list[str]:
+    """Plant a bug into the layers' bookkeeping and return what the validator says of the trace."""
+    monkeypatch.setattr(Layer, name, bug)
+    trace = outcome({"name": "csp", "stages": 2, "window": 4}, delay=3).trace
+    return [violation.message for violation in find_violations(trace)]
+
+
+def test_a_read_of_the_wrong_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = Layer.__init__
+
+    def later(self: Layer, *arguments: Any, delay: int | None = None, **more: Any) -> None:
+        init(self, *arguments, delay=None if delay is None else delay + 1, **more)
+
+    messages = seeded(monkeypatch, "__init__", later)
+    assert any("is recorded to have seen layer 'always_active' of block 0 at version" in m for m in messages)
+
+
+def test_an_update_applied_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Layer.update
+
+    def twice(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
+        update(self, subnet, reading, lr, skip)
+        if subnet == 4 and not self.is_delayed:
+            self._step([t.grad for t in reading.tensors.values()], lr)
+
+    messages = seeded(monkeypatch, "update", twice)
+    assert any("is recorded to have seen layer" in m and "due under causal" in m for m in messages)
+
+
+def test_an_update_that_is_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Layer.update
+
+    def late(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
+        if subnet != 4 or self.is_delayed:
+            update(self, subnet, reading, lr, skip)
+
+    messages = seeded(monkeypatch, "update", late)
+    assert any("is recorded to have seen layer" in message for message in messages)
+
+
+def test_random_delays_in_every_part_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = outcome(CSP, subnets=12)
+    forward = Part.forward
+
+    def slow(self: Part, *arguments: Any) -> Any:
+        time.sleep(random.random() * 0.004)
+        return forward(self, *arguments)
+
+    monkeypatch.setattr(Part, "forward", slow)
+    found = outcome(CSP, subnets=12)
+    assert find_difference(expected, found) == ""
+
+
+def test_a_difference_names_the_first_subnet_and_layer() -> None:
+    one, other = outcome(CSP, subnets=8), outcome(CSP, subnets=8, clip_norm=0.01)
+    text = find_difference(one, other)
+    assert text.startswith("loss of subnet ")
+    assert "; layer 0/always_active" in text
+    assert find_difference(one, one) == ""
+
+
+class Spiky(TinyTask):
+    """The loss of some batches is not finite."""
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        # Known by the batch alone, so that every executor meets the same.
+        factor = float("nan") if int(targets.sum()) % 5 == 0 and len(targets) > 2 else 1.0
+        return super().loss(outputs, targets) * factor
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_a_subnet_that_is_not_finite_updates_nothing_in_every_executor_alike(microbatches: int) -> None:
+    data = {**TINY, "training": {**TINY["training"], "on_nonfinite": "skip", "microbatches": microbatches}}
+    splits = Spiky().load(3)
+    outcomes = []
+    for executor in ({"name": "sequential"}, CSP, {"name": "gpipe", "stages": 2}, {"name": "one_f_one_b", "stages": 3}):
+        config = as_config({**data, "executor": executor, "task": {"name": "test_pipeline_verify:Spiky"}})
+        outcomes.append(train_once(config, splits))
+        assert find_violations(outcomes[-1].trace) == []
+        assert find_difference(outcomes[0], outcomes[-1]) == ""
+    skipped = sum(loss is None for loss in outcomes[0].losses)
+    assert 0 < skipped < 30
+
+
+def test_a_skipped_subnet_leaves_weights_and_optimizer_and_advances_the_version() -> None:
+    from test_layers import backward, make
+
+    from naspipe.files import digest_tensors
+
+    layer, parameter = make(True, 0, "AdamW")
+    for subnet in range(2):
+        reading = layer.read(subnet)
+        backward(reading, subnet)
+        layer.update(subnet, reading, 0.1)
+    before = digest_tensors({"w": parameter})
+    reading = layer.read(2)
+    backward(reading, 2)
+    layer.update(2, reading, 0.1, skip=True)
+    assert layer.version == 3
+    assert digest_tensors({"w": parameter}) == before
+    assert layer.optimizer is not None
+    assert int(layer.optimizer.state[parameter]["step"]) == 2
+
+
+def checks(**more: Any) -> dict[tuple[str, int], Check]:
+    settings: dict[str, Any] = {
+        "executors": ["csp"],
+        "stages": [2],
+        "transports": ["in-process"],
+        "subnets": 10,
+        **more,
+    }
+    return {(check.executor, check.stages): check for check in verify(as_config(TINY), **settings)}
+
+
+def test_verify_compares_within_what_contracts_promise() -> None:
+    found = checks(executors=["csp", "gpipe:bulk=3", "pipedream"], stages=[1, 3])
+    assert [key for key, check in found.items() if not check.kept] == []
+    assert found["csp", 3].reference == "sequential on 1 stage, in-process"
+    assert found["gpipe:bulk=3", 3].reference == "gpipe:bulk=3 on 1 stage, in-process"
+    assert found["pipedream", 3].reference == ""
+    assert found["pipedream", 3].outcome.digests != found["pipedream", 1].outcome.digests
+
+
+def test_verify_finds_a_runtime_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Layer.update
+
+    def bent(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
+        # Right versions, wrong numbers, and only where a part starts late in the supernet.
+        update(self, subnet, reading, lr * (1 + 1e-6 * (len(running) > 1)), skip)
+
+    running: list[int] = []
+    init = Part.__init__
+
+    def count(self: Part, blocks: Any, layers: Any, first_block: int, seed: int) -> None:
+        running[:] = [] if first_block == 0 else running
+        running.append(first_block)
+        init(self, blocks, layers, first_block, seed)
+
+    monkeypatch.setattr(Layer, "update", bent)
+    monkeypatch.setattr(Part, "__init__", count)
+    check = checks()["csp", 2]
+    assert not check.violations
+    assert not check.kept
+    assert check.difference.startswith("loss of subnet ")
+
+
+def test_verify_prints_a_table_and_ends_with_0_only_if_all_was_kept(
+    command: Command, tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    code, text, _ = command("verify", path, "--executors", "csp,pipedream", "--stages", "1,2", "--subnets", 6)
+    assert code == 0
+    assert text.count("equals sequential on 1 stage, in-process") == 2
+    assert "results depend on the number of stages" in text
+    assert text.endswith("Every contract was kept.\n")
+    monkeypatch.setattr("naspipe.verification.find_difference", lambda one, other: "layer 0/x")
+    code, text, _ = command("verify", path, "--executors", "csp", "--stages", "2", "--subnets", 6)
+    assert code == 1
+    assert "DIFFERS from sequential on 1 stage, in-process: layer 0/x" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--stages", "9"), "there are 9 stages for 5 blocks"),
+        (("--executors", "cps"), "Did you mean 'csp'?"),
+        (("--transport", "pigeon"), "--transport must be of in-process, distributed, but got 'pigeon'"),
+    ],
+)
+def test_verify_refuses_what_does_not_fit_before_it_trains(
+    command: Command, tmp_path: Path, tiny: dict[str, Any], arguments: tuple[str, ...], message: str
+) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    code, text, errors = command("verify", path, *arguments)
+    assert code == 2
+    assert message in errors
+    assert text == ""
+
+
+def test_processes_are_verified_too() -> None:
+    found = list(verify(as_config(TINY), ["csp"], [2], ["distributed"], 8))
+    assert [check.kept for check in found] == [True, True]
+    assert found[1].reference == "sequential on 1 stage, in-process"
+
+
+def test_an_unknown_answer_to_a_loss_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ConfigError, match="training.on_nonfinite: must be 'stop' or 'skip'"):
+        as_config({**TINY, "training": {"on_nonfinite": "ignore"}})

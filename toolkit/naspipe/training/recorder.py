@@ -1,0 +1,56 @@
+"""The recorder: what each action of a real run took, and the versions of the layers it read or changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from naspipe.pipeline.action import PlannedAction
+from naspipe.pipeline.plan import Plan
+from naspipe.training.part import LayerVersion
+
+Row = tuple[PlannedAction, int, int, tuple[LayerVersion, ...]]
+"""A planned action, the microseconds at which it started and ended, and the versions it saw."""
+
+
+class Recorder:
+    """Collects rows; its clock is the machine's, so rows of several processes fit together."""
+
+    wanted = True
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._started = 0
+
+    def start(self) -> None:
+        """Note that an action starts: what it needs is there."""
+        self._started = time.monotonic_ns()
+
+    def end(self, planned: PlannedAction, versions: Sequence[LayerVersion]) -> None:
+        """Note that an action has ended."""
+        ended = time.monotonic_ns()
+        self.rows.append((planned, self._started // 1000, ended // 1000, tuple(versions)))
+
+
+def trace_of(plan: Plan, rows: Sequence[Row]) -> Plan:
+    """Return a plan with measured times, in microseconds from the first start on, and the versions seen.
+
+    Args:
+        plan: The plan that was run.
+        rows: What was recorded, of all stages; each stage's in its order.
+    """
+    first = min((start for _, start, _, _ in rows), default=0)
+    actions: list[list[PlannedAction]] = [[] for _ in range(plan.stages)]
+    versions: list[list[tuple[LayerVersion, ...]]] = [[] for _ in range(plan.stages)]
+    for planned, start, end, seen in rows:
+        stage = planned.action.stage
+        actions[stage].append(planned._replace(start=start - first, end=end - first))
+        versions[stage].append(seen)
+    return Plan(
+        **{
+            **vars(plan),
+            "actions": tuple(map(tuple, actions)),
+            "versions": tuple(map(tuple, versions)),
+            "bound": None,
+        }
+    )

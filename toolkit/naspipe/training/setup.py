@@ -1,0 +1,80 @@
+"""A trainer from a configuration, as every command and every process makes it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+from naspipe.components import Components
+from naspipe.config.schema import RunConfig
+from naspipe.files import digest_tensors
+from naspipe.pipeline.partition import Cuts
+from naspipe.planning import prepare_planning
+from naspipe.supernet.supernet import Supernet
+from naspipe.tasks.data import Splits
+from naspipe.training.layers import Layer
+from naspipe.training.loop import Connect, SupernetTrainer
+from naspipe.training.transport import InProcess
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A trainer that has not run yet.
+
+    Attributes:
+        trainer: The trainer.
+        supernet: What it trains.
+        cuts: The partition into parts.
+    """
+
+    trainer: SupernetTrainer
+    supernet: Supernet
+    cuts: Cuts
+
+
+def prepare_trainer(
+    config: RunConfig,
+    components: Components,
+    splits: Splits,
+    supernet: Supernet | None = None,
+    stage: int | None = None,
+    connect: Connect = lambda signature: InProcess(),
+) -> Prepared:
+    """Make a trainer.
+
+    Args:
+        config: The configuration.
+        components: Its plug-ins, not used before.
+        splits: The task's data.
+        supernet: Untrained; by default a new one.
+        stage: The stage that is in this process, or None: all are.
+        connect: Makes the transport.
+
+    Raises:
+        InputError: The layout does not fit.
+    """
+    supernet = supernet if supernet is not None else Supernet(components.space, config.seed)
+    planning = prepare_planning(config, components, splits)
+    planner, cuts = planning.planner()
+    trainer = SupernetTrainer(
+        supernet, components.task, splits.train, components.sampler, planner, cuts, config.training, config.seed,
+        stage=stage, connect=connect, meta=planning.supernet,
+    )  # fmt: skip
+    return Prepared(trainer, supernet, cuts)
+
+
+def layer_digests(trainer: SupernetTrainer) -> dict[str, str]:
+    """Return a digest of every layer that is in this process: weights, optimizer state and version."""
+    return {f"{layer.spec.block}/{layer.spec.name}": _digest(layer) for layer in trainer.own_layers()}
+
+
+def _digest(layer: Layer) -> str:
+    tensors = {path: parameter.detach() for path, parameter in layer.spec.parameters.items()}
+    if layer.optimizer is not None:
+        for number, state in layer.optimizer.state_dict()["state"].items():
+            for key, value in state.items():
+                if value is not None:
+                    tensors[f"optimizer.{number}.{key}"] = torch.as_tensor(value)
+    return hashlib.sha256(f"{digest_tensors(tensors)} {layer.version}".encode()).hexdigest()
