@@ -1,0 +1,145 @@
+"""Measure the runtime: python benchmarks/speed.py [repeats, 5 by default]. About ten minutes on two cores.
+
+16 equal blocks of 8 candidates, batch 256, SGD with momentum, one thread a process; median and range over repeats
+taken in turn. (a) One stage against a hand-written single-path loop in plain PyTorch. (b) csp on two processes, with
+spaced sampling, against two independent one-stage processes side by side. (d) csp, gpipe and pipedream on two
+processes, with uniform and spaced sampling. Throughput is subnets per second from the first action to the last.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from naspipe import Supernet
+from naspipe.components import as_config, build_components
+from naspipe.config.schema import RunConfig
+from naspipe.planning import prepare_planning
+from naspipe.runs.progress import ignore
+from naspipe.tasks.data import EpochOrder
+from naspipe.training.determinism import deterministic
+from naspipe.training.processes import train_in_processes
+from naspipe.training.setup import prepare_trainer
+
+HERE = Path(__file__).resolve().parent
+REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+SUBNETS = 40
+UNIFORM = {"name": "uniform"}
+SPACED = {"name": "spaced", "distance": 4}
+
+
+def configure(executor: dict[str, Any], sampler: dict[str, Any], seed: int = 0) -> RunConfig:
+    """Return the configuration of one training."""
+    delay = None if executor["name"] == "pipedream" else 8
+    return as_config(
+        {
+            "seed": seed,
+            "space": {"name": f"{HERE}/speed_space.py:SpeedSpace"},
+            "task": {"name": f"{HERE}/speed_space.py:Noise"},
+            "training": {"subnets": SUBNETS, "batch_size": 256, "delay": delay},
+            "sampler": sampler,
+            "executor": executor,
+            "search": {"strategy": {"name": "random"}},
+        }
+    )
+
+
+def one_stage(seed: int = 0) -> float:
+    """Train on one stage in this process."""
+    config = configure({"name": "sequential"}, SPACED, seed)
+    components = build_components(config)
+    with deterministic(1, "cpu"):
+        trainer = prepare_trainer(config, components, components.task.load(seed)).trainer
+        start = time.perf_counter()
+        trainer.run(lambda record: None)
+        return SUBNETS / (time.perf_counter() - start)
+
+
+def by_hand() -> float:
+    """Train the same subnets in a plain loop: ordinary modules, in place, one optimizer a layer."""
+    config = configure({"name": "sequential"}, SPACED)
+    components = build_components(config)
+    with deterministic(1, "cpu"):
+        supernet = Supernet(components.space, 0).train()
+        order = EpochOrder(components.task.load(0).train, 256, 0, "train")
+        optimizers: dict[tuple[int, str], torch.optim.Optimizer] = {}
+        start = time.perf_counter()
+        for y in range(SUBNETS):
+            architecture = components.sampler.draw(y)
+            batch = order.batch(y)
+            loss = F.cross_entropy(supernet(batch.inputs, architecture), batch.targets)
+            loss.item()
+            loss.backward()
+            for used in supernet.used_layers(architecture):
+                for layer in used:
+                    key = (layer.block, layer.name)
+                    if key not in optimizers:
+                        parameters = list(layer.parameters.values())
+                        optimizers[key] = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+                    optimizers[key].step()
+                    optimizers[key].zero_grad()
+        return SUBNETS / (time.perf_counter() - start)
+
+
+def two_processes(executor: str, sampler: dict[str, Any]) -> tuple[float, float]:
+    """Train with one process for each of two stages; return subnets per second and the measured bubble."""
+    config = configure({"name": executor, "stages": 2, "transport": "distributed"}, sampler)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        results = train_in_processes(config, path, path / "m.jsonl", path / "s.safetensors", ignore, record=True)
+    rows = [row for result in results for row in result.rows]
+    span = (max(row[2] for row in rows) - min(row[1] for row in rows)) / 1e6
+    busy = sum(row[2] - row[1] for row in rows) / 1e6
+    return SUBNETS / span, 1 - busy / (2 * span)
+
+
+def side_by_side() -> float:
+    """Train two independent supernets in two processes; return the subnets per second of both."""
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.map(one_stage, [0, 1], chunksize=1)  # The processes have started and are warm.
+        return sum(pool.map(one_stage, [2, 3], chunksize=1))
+
+
+def show(name: str, values: list[float], unit: str = "subnets/s") -> float:
+    """Print median and range; return the median."""
+    median = statistics.median(values)
+    print(f"{name:<34} {median:6.2f} {unit}, {min(values):.2f} to {max(values):.2f}", flush=True)
+    return median
+
+
+def in_turn(*measures: Callable[[], Any]) -> list[list[Any]]:
+    """Return the repeats of each measure, taken in turn."""
+    rounds = [[measure() for measure in measures] for _ in range(REPEATS)]
+    return [list(column) for column in zip(*rounds, strict=True)]
+
+
+def main() -> None:
+    """Print all figures."""
+    one_stage()
+    hand, stage = in_turn(by_hand, one_stage)
+    ratio = show("one stage", stage) / show("hand-written loop", hand)
+    print(f"(a) one stage / hand-written loop: {ratio:.3f}\n")
+    pairs, pipelines = in_turn(side_by_side, lambda: two_processes("csp", SPACED))
+    ratio = show("csp, two processes", [p[0] for p in pipelines]) / show("two independent processes", pairs)
+    print(f"(b) csp / two independent processes: {ratio:.3f}\n")
+    cases = [(e, s) for e in ("csp", "gpipe", "pipedream") for s in (UNIFORM, SPACED)]
+    for (executor, sampler), results in zip(
+        cases, in_turn(*[lambda c=case: two_processes(*c) for case in cases]), strict=True
+    ):
+        config = configure({"name": executor, "stages": 2}, sampler)
+        planned = prepare_planning(config, build_components(config)).plan().bubble
+        show(f"(d) {executor}, {sampler['name']}", [r[0] for r in results])
+        show(f"    bubble (planned {planned:.3f})", [r[1] for r in results], "of the time")
+
+
+if __name__ == "__main__":
+    main()
