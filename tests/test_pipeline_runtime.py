@@ -14,10 +14,13 @@ from conftest import TINY, TinySpace
 from test_training import train
 from torch import Tensor, nn
 
-from naspipe import ChoiceBlock
+from naspipe import Architecture, ChoiceBlock, FixedBlock
 from naspipe.errors import InputError, TrainingError
 from naspipe.files import digest_tensors
+from naspipe.supernet.supernet import LayerParameters
+from naspipe.training.layers import Layer
 from naspipe.training.loop import SubnetRecord, SupernetTrainer
+from naspipe.training.part import Part
 
 Outcome = tuple[dict[str, str], list[SubnetRecord]]
 
@@ -113,7 +116,7 @@ def test_every_causal_layout_gives_the_bits_of_one_stage(training: dict[str, Any
         {"name": "csp", "stages": 2, "partition": [1, 8]},
         {"name": "csp", "stages": 3, "segments": 3},
         {"name": "csp", "stages": 4, "window": 5},
-        {"name": "csp", "stages": 8},
+        {"name": "csp", "stages": 8, "recompute": True},
         {"name": "csp", "stages": 4, "options": {"priority": "backward"}},
         {"name": "gpipe", "stages": 3},
         {"name": "one_f_one_b", "stages": 4},
@@ -155,6 +158,7 @@ def check_random_configuration(seed: int) -> None:
     if segments == 1 and choose.random() < 0.5:
         cuts = [0, *sorted(choose.sample(range(1, 9), stages - 1)), 9]
         executor["partition"] = [b - a for a, b in itertools.pairwise(cuts)]
+    executor["recompute"] = choose.random() < 0.3
     if executor["name"] == "csp" and choose.random() < 0.5:
         executor["window"] = choose.randint(1, 12)
     training = {
@@ -181,6 +185,22 @@ def test_what_a_part_held_is_freed_with_its_backward_and_update() -> None:
         for layer in layers.values():
             assert not layer._readers
             assert not layer._pending
+
+
+def test_recomputing_keeps_no_graph_of_a_forward_and_the_same_losses_under_dropout() -> None:
+    training = {"microbatches": 2, **ADAMW}
+    kept = outcome({"name": "sequential"}, training)
+    assert outcome({"name": "sequential", "recompute": True}, training) == kept
+    block = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    held = {}
+    for recompute in (False, True):
+        spec = LayerParameters(0, "a", True, dict(block.named_parameters()))
+        layers = [{"a": Layer(spec, lambda parameters: torch.optim.SGD(parameters, lr=0.1))}]
+        part = Part([FixedBlock(block)], layers, 0, 0, recompute)
+        part.forward(0, Architecture({}), 0, torch.ones(2, 4, requires_grad=True), [[]])
+        (tape,) = part._subnets[0].tapes[0]
+        held[recompute] = type(tape).__name__
+    assert held == {False: "_Tape", True: "_Script"}
 
 
 def test_a_partition_for_each_subnet_cannot_be_run() -> None:

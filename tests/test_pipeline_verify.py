@@ -185,10 +185,10 @@ def test_verify_finds_a_runtime_that_differs(monkeypatch: pytest.MonkeyPatch) ->
     running: list[int] = []
     init = Part.__init__
 
-    def count(self: Part, blocks: Any, layers: Any, first_block: int, seed: int) -> None:
+    def count(self: Part, blocks: Any, layers: Any, first_block: int, *more: Any) -> None:
         running[:] = [] if first_block == 0 else running
         running.append(first_block)
-        init(self, blocks, layers, first_block, seed)
+        init(self, blocks, layers, first_block, *more)
 
     monkeypatch.setattr(Layer, "update", bent)
     monkeypatch.setattr(Part, "__init__", count)

@@ -97,6 +97,9 @@ class ExecutorConfig(Section):
     transport: Literal["in-process", "distributed"] = Field(
         default="in-process", description="All stages in one process, or a process for each."
     )
+    recompute: bool = Field(
+        default=False, description="Keep only the input of each block and run it again in the backward: less memory."
+    )
     timeout: PositiveInt = Field(
         default=300, description="Seconds after which a process that waits for another gives up."
     )

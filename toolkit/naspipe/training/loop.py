@@ -99,6 +99,7 @@ class SupernetTrainer:
         stage: int | None = None,
         connect: Connect = lambda signature: InProcess(),
         meta: Supernet | None = None,
+        recompute: bool = False,
     ) -> None:
         """Prepare the training; nothing is computed yet.
 
@@ -114,6 +115,7 @@ class SupernetTrainer:
             stage: The stage that is in this process, or None: all are.
             connect: Makes the transport, given what tells the signature of an action's result.
             meta: The supernet on the meta device; needed by transports between processes.
+            recompute: Run blocks again in their backward instead of keeping what they computed.
 
         Raises:
             InputError: A batch would have fewer samples than micro-batches.
@@ -142,7 +144,7 @@ class SupernetTrainer:
         blocks = list(supernet)
         segments = planner.shape.segments
         self._parts = {
-            number: Part(blocks[start:end], self.layers[start:end], start, seed)
+            number: Part(blocks[start:end], self.layers[start:end], start, seed, recompute)
             for number, (start, end) in enumerate(itertools.pairwise(cuts))
             if stage is None or number // segments == stage
         }

@@ -15,7 +15,7 @@ from naspipe.errors import TrainingError
 from naspipe.keys import derive_key
 from naspipe.space import Architecture
 from naspipe.supernet.block import Block
-from naspipe.training.boundary import Slots, backward_block, enter_block, leave_block
+from naspipe.training.boundary import Slots, backward_block, detach_payload, enter_block, leave_block
 from naspipe.training.determinism import seed_generators
 from naspipe.training.layers import Layer, Reading
 
@@ -30,6 +30,26 @@ class _Tape:
     inputs: Slots
     outputs: Slots
 
+    def replay(self) -> _Tape:
+        """Return itself: everything has been kept."""
+        return self
+
+
+@dataclass(frozen=True)
+class _Script:
+    """What it takes to run a block again: its input and how it is run."""
+
+    run: Callable[[Any], Any]
+    payload: Any
+
+    def replay(self) -> _Tape:
+        """Run the block again, with what its backward needs."""
+        tapes: list[_Tape | _Script] = []
+        _record(self.run, self.payload, tapes)
+        tape = tapes[0]
+        assert isinstance(tape, _Tape)
+        return tape
+
 
 @dataclass
 class _InFlight:
@@ -37,14 +57,19 @@ class _InFlight:
 
     architecture: Architecture
     readings: list[list[tuple[Layer, Reading]]] = field(default_factory=list)
-    tapes: dict[int, list[_Tape]] = field(default_factory=dict)
+    tapes: dict[int, list[_Tape | _Script]] = field(default_factory=dict)
 
 
 class Part:
     """A contiguous run of blocks on one device: a stage, or one of its segments."""
 
     def __init__(
-        self, blocks: Sequence[Block], layers: Sequence[dict[str, Layer]], first_block: int, seed: int
+        self,
+        blocks: Sequence[Block],
+        layers: Sequence[dict[str, Layer]],
+        first_block: int,
+        seed: int,
+        recompute: bool = False,
     ) -> None:
         """Take charge of blocks.
 
@@ -53,7 +78,9 @@ class Part:
             layers: For every block its layers by name.
             first_block: Index of the first of them in the supernet.
             seed: The run's seed, which keys the draws within blocks (dropout).
+            recompute: Keep only the input of each block and run it again in the backward.
         """
+        self._recompute = recompute
         self._blocks = blocks
         self._layers = layers
         self._first_block = first_block
@@ -92,15 +119,19 @@ class Part:
             tensors: dict[str, Tensor] = {}
             for _, reading in state.readings[index]:
                 tensors.update(reading.tensors)
-            seed_generators(derive_key(self._seed, "block", subnet, microbatch, self._first_block + index))
+            key = derive_key(self._seed, "block", subnet, microbatch, self._first_block + index)
 
-            def run(x: Any, block: Block = block, tensors: dict[str, Tensor] = tensors) -> Any:
+            def run(x: Any, block: Block = block, tensors: dict[str, Tensor] = tensors, key: int = key) -> Any:
+                seed_generators(key)
                 # Tied weights are refused when the supernet is built, so there are none to look for.
-                arguments = (x, architecture)
-                return functional_call(block, tensors, arguments, tie_weights=False)
+                return functional_call(block, tensors, (x, architecture), tie_weights=False)
 
             with self._naming(index):
-                payload = _record(run, payload, tapes)
+                if self._recompute:
+                    tapes.append(_Script(run, detach_payload(payload)))
+                    payload = _run_without_graph(run, payload)
+                else:
+                    payload = _record(run, payload, tapes)
         return payload
 
     def loss(self, subnet: int, microbatch: int, payload: Any, loss: Callable[[Any], Tensor]) -> Tensor:
@@ -125,11 +156,15 @@ class Part:
             The gradients of the part's input.
         """
         tapes = self._subnets[subnet].tapes.pop(microbatch)
-        flowing: Sequence[Tensor | None] = gradients if gradients is not None else _ones(tapes[-1])
+        flowing = gradients
         while tapes:
-            tape = tapes.pop()
+            script = tapes.pop()
             with self._naming(len(tapes)):
+                tape = script.replay()
+                if flowing is None:
+                    flowing = _ones(tape)
                 flowing = backward_block(tape.outputs, flowing, tape.inputs)
+        assert flowing is not None
         return list(flowing)
 
     def update(self, subnet: int, lr: float, skip: bool = False) -> None:
@@ -173,7 +208,15 @@ class Part:
             raise TrainingError(f"{where} failed: {type(error).__name__}: {error}") from error
 
 
-def _record(run: Callable[[Any], Any], payload: Any, tapes: list[_Tape]) -> Any:
+def _run_without_graph(run: Callable[[Any], Any], payload: Any) -> Any:
+    """Run something between two boundaries and keep nothing; what would need a gradient is marked so."""
+    # The graph is built and dropped at once: only so is it known which outputs need a gradient.
+    with torch.enable_grad():
+        x, _ = enter_block(payload)
+        return detach_payload(run(x))
+
+
+def _record(run: Callable[[Any], Any], payload: Any, tapes: list[_Tape | _Script]) -> Any:
     """Run something between two boundaries and keep what its backward needs."""
     with torch.enable_grad():
         x, inputs = enter_block(payload)

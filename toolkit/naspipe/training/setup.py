@@ -60,7 +60,7 @@ def prepare_trainer(
     planner, cuts = planning.planner()
     trainer = SupernetTrainer(
         supernet, components.task, splits.train, components.sampler, planner, cuts, config.training, config.seed,
-        stage=stage, connect=connect, meta=planning.supernet,
+        stage=stage, connect=connect, meta=planning.supernet, recompute=config.executor.recompute,
     )  # fmt: skip
     return Prepared(trainer, supernet, cuts)
 
