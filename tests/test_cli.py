@@ -148,7 +148,7 @@ def test_a_failure_while_running_ends_with_1_and_shows_the_cause(
 def test_an_interrupt_ends_with_130(
     naspipe_command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: object) -> None:
+    def interrupt(self: object, trace: bool = False) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(naspipe.Run, "train", interrupt)

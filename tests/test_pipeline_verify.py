@@ -242,3 +242,20 @@ def test_processes_are_verified_too() -> None:
 def test_an_unknown_answer_to_a_loss_that_is_not_finite_is_refused() -> None:
     with pytest.raises(ConfigError, match="training.on_nonfinite: must be 'stop' or 'skip'"):
         as_config({**TINY, "training": {"on_nonfinite": "ignore"}})
+
+
+@pytest.mark.parametrize("transport", ["in-process", "distributed"])
+def test_a_traced_training_leaves_a_plan_that_is_judged_and_drawn(
+    command: Command, tmp_path: Path, tiny: dict[str, Any], transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    path, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    path.write_text(yaml.safe_dump({**tiny, "executor": {**CSP, "stages": 2, "transport": transport}}))
+    code, text, errors = command("train", path, "--out", out, "--trace")
+    assert code == 0, errors
+    line = next(line for line in text.splitlines() if line.startswith("Trace"))
+    assert f"{out}/train/trace.json; bubble 0." in line
+    assert line.endswith("; causal: kept")
+    code, text, _ = command("plan", out / "train" / "trace.json")
+    assert code == 0
+    assert "Contract   causal: kept" in text
