@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,11 +13,35 @@ import torch
 from torch import nn
 
 from naspipe import ChoiceBlock, ClassificationTask, Decision, SearchSpace, Splits, split_tensors
+from naspipe.cli import app as cli
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command line; returns exit code, output and errors."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["naspipe", *map(str, arguments)])
+        capsys.readouterr()
+        with warnings.catch_warnings():
+            try:
+                cli.main()
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1 if end.code else 0
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    return call
 
 
 class TinySpace(SearchSpace):

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from conftest import Command
 
 import naspipe
-from naspipe.cli import app as cli
 from naspipe.cli.app import app, default_config
 
 ROOT = Path(__file__).resolve().parent.parent
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def naspipe_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command line; returns exit code, output and errors."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["naspipe", *map(str, arguments)])
-        capsys.readouterr()
-        with warnings.catch_warnings():
-            try:
-                cli.main()
-                code = 0
-            except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else 1 if end.code else 0
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    return call
 
 
 @pytest.fixture
@@ -56,10 +33,10 @@ def test_the_commands_are_these() -> None:
 
 
 def test_run_ends_with_architecture_scores_files_and_the_next_commands(
-    naspipe_command: Command, config: Path, tmp_path: Path
+    command: Command, config: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    code, text, errors = naspipe_command("run", config, "--out", out)
+    code, text, errors = command("run", config, "--out", out)
     assert (code, errors) == (0, "")
     lines = text.splitlines()
     assert lines[0] == f"Run folder: {out}"
@@ -75,25 +52,25 @@ def test_run_ends_with_architecture_scores_files_and_the_next_commands(
     assert lines[-1].strip() == f"naspipe run {out}/config.yaml --set seed=4"
 
 
-def test_the_phases_one_by_one_name_what_comes_next(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
+def test_the_phases_one_by_one_name_what_comes_next(command: Command, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    code, text, _ = naspipe_command("train", config, "--out", out, "--set", "training.subnets=5")
+    code, text, _ = command("train", config, "--out", out, "--set", "training.subnets=5")
     assert code == 0
     assert f"Digest      {naspipe.Run.open(out).digest}" in text
     assert f"naspipe search {out}" in text
-    code, text, _ = naspipe_command("search", out)
+    code, text, _ = command("search", out)
     assert code == 0
     assert f"naspipe retrain {out}" in text
-    assert naspipe_command("retrain", out)[0] == 0
-    assert naspipe_command("report", out)[:2] == (0, f"Report  {out}/report.html\n")
+    assert command("retrain", out)[0] == 0
+    assert command("report", out)[:2] == (0, f"Report  {out}/report.html\n")
 
 
 def test_validate_prints_sizes_and_creates_nothing(
-    naspipe_command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.rglob("*"))
-    code, text, _ = naspipe_command("validate", config, "--set", "seed=9")
+    code, text, _ = command("validate", config, "--set", "seed=9")
     assert code == 0
     assert "seed: 9" in text
     assert "64 architectures of 3 decisions" in text
@@ -103,7 +80,7 @@ def test_validate_prints_sizes_and_creates_nothing(
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_bad_input_ends_with_2_and_creates_nothing(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
+def test_bad_input_ends_with_2_and_creates_nothing(command: Command, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for arguments, message in (
         (("run", config, "--out", out, "--set", "training.subnet=3"), "Did you mean 'subnets'?"),
@@ -116,7 +93,7 @@ def test_bad_input_ends_with_2_and_creates_nothing(naspipe_command: Command, con
         (("plugins", "conftest:TINY"), "is no plug-in"),
         (("run", config, "--frobnicate"), "No such option"),
     ):
-        code, _, errors = naspipe_command(*arguments)
+        code, _, errors = command(*arguments)
         assert code == 2, errors
         assert message in errors
         assert "Traceback" not in errors
@@ -124,7 +101,7 @@ def test_bad_input_ends_with_2_and_creates_nothing(naspipe_command: Command, con
 
 
 def test_a_failure_while_running_ends_with_1_and_shows_the_cause(
-    naspipe_command: Command, tiny: dict[str, Any], tmp_path: Path
+    command: Command, tiny: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "failing.py").write_text(
         "from conftest import TinyTask\n"
@@ -139,20 +116,20 @@ def test_a_failure_while_running_ends_with_1_and_shows_the_cause(
     )
     path = tmp_path / "failing.yaml"
     path.write_text(yaml.safe_dump({**tiny, "task": {"name": "failing.py:Failing"}}))
-    code, _, errors = naspipe_command("run", path, "--out", tmp_path / "out")
+    code, _, errors = command("run", path, "--out", tmp_path / "out")
     assert code == 1
     assert 'failing.py", line 9, in fail' in errors
     assert "Error: supernet training, action 0B0, subnet 0 (op0=" in errors
 
 
 def test_an_interrupt_ends_with_130(
-    naspipe_command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(self: object, trace: bool = False) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(naspipe.Run, "train", interrupt)
-    code, _, errors = naspipe_command("run", config, "--out", tmp_path / "out")
+    code, _, errors = command("run", config, "--out", tmp_path / "out")
     assert code == 130
     assert "what was computed is in the run folder" in errors
 
@@ -166,7 +143,7 @@ def test_an_interrupt_ends_with_130(
     ],
 )
 def test_an_interrupt_says_how_to_go_on(
-    naspipe_command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    command: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     phase: str, message: str,
 ) -> None:  # fmt: skip
     def interrupt(*arguments: object, **more: object) -> None:
@@ -179,14 +156,14 @@ def test_an_interrupt_says_how_to_go_on(
     }[phase]
     monkeypatch.setattr(target, interrupt)
     out = tmp_path / "my out"
-    code, _, errors = naspipe_command("run", config, "--out", out)
+    code, _, errors = command("run", config, "--out", out)
     assert code == 130
     assert f"Interrupted. {message}{out}" in errors
 
 
-def test_a_used_up_space_is_said_in_the_summary(naspipe_command: Command, config: Path, tmp_path: Path) -> None:
+def test_a_used_up_space_is_said_in_the_summary(command: Command, config: Path, tmp_path: Path) -> None:
     overrides = ("--set", "space.blocks=1", "--set", "search.strategy={name: random}")
-    code, text, _ = naspipe_command("run", config, "--out", tmp_path / "out", *overrides)
+    code, text, _ = command("run", config, "--out", tmp_path / "out", *overrides)
     assert code == 0
     assert "Search ended early the space is used up: all of its 4 architectures" in text
     report = (tmp_path / "out" / "report.html").read_text()
@@ -216,17 +193,17 @@ def test_a_run_whose_reader_has_gone_goes_on(config: Path, tmp_path: Path) -> No
     assert (tmp_path / "out" / "best" / "metrics.json").exists()
 
 
-def test_warnings_are_plain_lines(naspipe_command: Command, config: Path) -> None:
+def test_warnings_are_plain_lines(command: Command, config: Path) -> None:
     config.write_text(config.read_text().replace("distance: 2", "distance: 0"))
     text = config.read_text() + "executor: {name: other, options: {bulk: 2}}\n"
     config.write_text(text)
-    code, _, errors = naspipe_command("validate", config, "--set", "executor.name=sequential")
+    code, _, errors = command("validate", config, "--set", "executor.name=sequential")
     assert code == 0
     assert errors.startswith("Warning: executor.options of 'other' are dropped")
 
 
 def test_plugins_lists_every_kind_and_one_broken_plugin_disturbs_no_other(
-    naspipe_command: Command, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from naspipe import registry
 
@@ -240,35 +217,35 @@ def test_plugins_lists_every_kind_and_one_broken_plugin_disturbs_no_other(
         "_entry_points",
         lambda kind, group: [*found(kind, group), *([broken] if kind == "space" else [])],
     )
-    code, text, _ = naspipe_command("plugins")
+    code, text, _ = command("plugins")
     assert code == 0
     for kind, name in (("space", "nasbench201"), ("sampler", "spaced"), ("strategy", "evolution"),
                        ("executor", "sequential"), ("task", "digits")):  # fmt: skip
         assert any(line.split()[:2] == [kind, name] for line in text.splitlines())
     assert "RuntimeError: my own fault (naspipe plugins broken shows all of it)" in text
-    code, _, errors = naspipe_command("plugins", "broken")
+    code, _, errors = command("plugins", "broken")
     assert code == 2
     assert "Traceback" in errors
     assert "my own fault" in errors
 
 
-def test_plugins_shows_parameters_with_types_defaults_and_docs(naspipe_command: Command) -> None:
-    code, text, _ = naspipe_command("plugins", "nasbench201")
+def test_plugins_shows_parameters_with_types_defaults_and_docs(command: Command) -> None:
+    code, text, _ = command("plugins", "nasbench201")
     assert code == 0
     assert "channels: int >= 1, default 16\n      Channels of the first stage;" in text
-    assert "mutation_probability: float >= 0, <= 1 | None, default None" in naspipe_command("plugins", "evolution")[1]
-    assert "distance: int >= 0, required" in naspipe_command("plugins", "spaced")[1]
-    assert "width: int, default 4" in naspipe_command("plugins", "conftest:TinySpace")[1]
-    assert "It takes no parameters." in naspipe_command("plugins", "uniform")[1]
+    assert "mutation_probability: float >= 0, <= 1 | None, default None" in command("plugins", "evolution")[1]
+    assert "distance: int >= 0, required" in command("plugins", "spaced")[1]
+    assert "width: int, default 4" in command("plugins", "conftest:TinySpace")[1]
+    assert "It takes no parameters." in command("plugins", "uniform")[1]
 
 
-def test_doctor_names_versions_and_what_is_missing(naspipe_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, text, _ = naspipe_command("doctor")
+def test_doctor_names_versions_and_what_is_missing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, text, _ = command("doctor")
     assert code == 0
     for word in ("torch", "CPU", "Threads", "GPUs", "Backends", "nni"):
         assert word in text
     monkeypatch.setattr("naspipe.environment.PACKAGES", ("naspipe", "no-such-package"))
-    code, text, errors = naspipe_command("doctor")
+    code, text, errors = command("doctor")
     assert code == 1
     assert "no-such-package: pip install naspipe again" in errors
 
@@ -290,16 +267,14 @@ def test_progress_bars_are_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) 
     assert "2/2" in screen.getvalue()
 
 
-def test_the_default_example_is_the_shipped_one_and_valid(naspipe_command: Command) -> None:
+def test_the_default_example_is_the_shipped_one_and_valid(command: Command) -> None:
     assert default_config() == (ROOT / "examples" / "digits.yaml").resolve()
-    assert naspipe_command("validate", default_config())[0] == 0
+    assert command("validate", default_config())[0] == 0
 
 
-def test_a_space_a_task_and_a_strategy_of_ones_own_fit_in_60_lines_and_run(
-    naspipe_command: Command, tmp_path: Path
-) -> None:
+def test_a_space_a_task_and_a_strategy_of_ones_own_fit_in_60_lines_and_run(command: Command, tmp_path: Path) -> None:
     assert len((ROOT / "examples" / "custom.py").read_text().splitlines()) < 60
-    code, _, _ = naspipe_command("run", ROOT / "examples" / "custom.yaml", "--out", tmp_path / "out")
+    code, _, _ = command("run", ROOT / "examples" / "custom.yaml", "--out", tmp_path / "out")
     assert code == 0
     metrics = naspipe.Run.open(tmp_path / "out").best_metrics()
     assert metrics["test"]["accuracy"] > 0.8

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from conftest import TinySpace
+from conftest import Command, TinySpace
 
 from naspipe import Supernet
-from naspipe.cli import app as cli
 from naspipe.components import as_config, build_components
 from naspipe.errors import InputError, NaspipeWarning
 from naspipe.forecast import conflict_chance, forecast_speedups
@@ -25,27 +22,6 @@ from naspipe.planning import Planning, build_on_meta, prepare_planning
 from naspipe.simulation import COLUMNS, Simulation, parse_executor
 from naspipe.supernet.flops import count_flops, to_meta
 from naspipe_spaces.nasbench201 import NASBench201
-
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command line; returns exit code, output and errors."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["naspipe", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(bool(end.code))
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    monkeypatch.setattr("warnings.showwarning", __import__("warnings").showwarning)
-    return call
 
 
 @pytest.fixture

@@ -16,28 +16,13 @@ from torch import Tensor, nn
 
 from naspipe import Architecture, ChoiceBlock, FixedBlock
 from naspipe.errors import InputError, TrainingError
-from naspipe.files import digest_tensors
 from naspipe.supernet.supernet import LayerParameters
 from naspipe.training.layers import Layer
-from naspipe.training.loop import SubnetRecord, SupernetTrainer
+from naspipe.training.loop import SubnetRecord
 from naspipe.training.part import Part
+from naspipe.training.setup import layer_digests
 
 Outcome = tuple[dict[str, str], list[SubnetRecord]]
-
-
-def state_digests(trainer: SupernetTrainer) -> dict[str, str]:
-    """Return a digest of each layer: its weights, its optimizer's state and its version."""
-    digests = {}
-    for block, layers in enumerate(trainer.layers):
-        for name, layer in layers.items():
-            tensors = {path: p.detach() for path, p in layer.spec.parameters.items()}
-            if layer.optimizer is not None:
-                for number, state in layer.optimizer.state_dict()["state"].items():
-                    for key, value in state.items():
-                        if value is not None:
-                            tensors[f"{number}.{key}"] = torch.as_tensor(value)
-            digests[f"{block}/{name}"] = f"{digest_tensors(tensors)} {layer.version}"
-    return digests
 
 
 class DeepSpace(TinySpace):
@@ -92,7 +77,7 @@ class Join(nn.Module):
 def outcome(executor: dict[str, Any], training: dict[str, Any], **more: Any) -> Outcome:
     settings = {"training": {**TINY["training"], **training}, "executor": executor, **more}
     _, records, trainer = train(settings, space=DeepSpace())
-    return state_digests(trainer), records
+    return layer_digests(trainer), records
 
 
 ADAMW = {"optimizer": {"name": "AdamW", "lr": 0.01, "weight_decay": 0.1}}

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import TINY, TinyTask
-from test_pipeline_planning import Command, command
+from conftest import TINY, Command, TinyTask
 from torch import Tensor
 
 from naspipe.components import as_config
@@ -22,8 +21,6 @@ from naspipe.pipeline.validator import find_violations
 from naspipe.training.layers import Layer, Reading
 from naspipe.training.part import Part
 from naspipe.verification import Check, Outcome, find_difference, train_once, verify
-
-__all__ = ["command"]
 
 
 def outcome(executor: dict[str, Any], **training: Any) -> Outcome:

@@ -26,10 +26,10 @@ from naspipe.files import (
     write_text,
     writing,
 )
-from naspipe.pipeline.planfile import write_plan
 from naspipe.planning import prepare_planning
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Progress, Watch, ignore
+from naspipe.runs.training import train_supernet
 from naspipe.runs.weights import load_weights
 from naspipe.search.evaluation import Evaluator, count_parameters, measure_split
 from naspipe.search.loop import run_search
@@ -40,9 +40,6 @@ from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet, build_subnet
 from naspipe.tasks.data import Splits
 from naspipe.training.determinism import deterministic
-from naspipe.training.loop import SubnetRecord
-from naspipe.training.recorder import Recorder, Row, trace_of
-from naspipe.training.setup import prepare_trainer
 from naspipe.usercode import calling
 
 
@@ -164,43 +161,9 @@ class Run:
         """
         with self._phase(f"Interrupted. {self.folder.cannot_continue}"):
             self.folder.refuse_trained()
-            if self.config.executor.transport == "distributed":
-                rows = self._train_in_processes(trace)
-            else:
-                rows = self._train_here(trace)
-            if trace:
-                plan = prepare_planning(self.config, build_components(self.config), self.splits).plan()
-                write_plan(trace_of(plan, rows), self.folder.trace)
+            untrained, self._untrained = self._untrained, None  # It is trained in place.
+            train_supernet(self.config, self.folder, self.splits, self._watch, untrained, trace)
         return self
-
-    def _train_here(self, trace: bool) -> list[Row]:
-        """Train with all stages in this process; return what was recorded."""
-        config = self.config
-        prepared = prepare_trainer(config, build_components(config), self.splits, self._untrained)
-        self._untrained = None  # This phase trains it in place.
-        with JsonLines(self.folder.training_metrics) as log:
-
-            def on_subnet(record: SubnetRecord) -> None:
-                log.append({**vars(record), "architecture": dict(record.architecture)})
-                detail = "loss not finite" if record.loss is None else f"loss {record.loss:.4f}"
-                self._watch(Progress("train", record.index + 1, config.training.subnets, detail))
-
-            recorder = Recorder() if trace else None
-            prepared.trainer.run(on_subnet, recorder)
-        save_tensors(self.folder.supernet, prepared.supernet.blocks.state_dict(), {"format": "pt"})
-        return recorder.rows if recorder else []
-
-    def _train_in_processes(self, trace: bool) -> list[Row]:
-        """Train with a process for each stage; return what was recorded."""
-        from naspipe.training.processes import train_in_processes
-
-        metrics = self.folder.training_metrics
-        with writing(metrics):
-            metrics.parent.mkdir(exist_ok=True)
-        results = train_in_processes(
-            self.config, metrics.parent, metrics, self.folder.supernet, self._watch, record=trace
-        )
-        return [row for result in results for row in result.rows]
 
     def search(self) -> Run:
         """Search the trained supernet and name the best architecture; returns the run.
