@@ -27,7 +27,7 @@ def config(tmp_path: Path, tiny: dict[str, Any]) -> Path:
 def test_the_commands_are_these() -> None:
     names = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert names == {
-        "run", "train", "search", "retrain", "report", "validate", "plan", "simulate", "verify", "plugins",
+        "run", "train", "search", "retrain", "report", "validate", "plan", "simulate", "verify", "compare", "plugins",
         "doctor",
     }  # fmt: skip
 

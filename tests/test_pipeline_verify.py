@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import random
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import yaml
 from conftest import TINY, Command, TinyTask
 from torch import Tensor
 
+from naspipe.comparison import COLUMNS, Comparison
 from naspipe.components import as_config
 from naspipe.errors import ConfigError
 from naspipe.pipeline.planfile import plan_to_json, read_plan, write_plan
@@ -256,3 +258,37 @@ def test_a_traced_training_leaves_a_plan_that_is_judged_and_drawn(
     code, text, _ = command("plan", out / "train" / "trace.json")
     assert code == 0
     assert "Contract   causal: kept" in text
+
+
+def test_compare_prints_and_writes_a_row_for_each_training(
+    command: Command, tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    path, rows_file, page = tmp_path / "tiny.yaml", tmp_path / "rows.csv", tmp_path / "figure.html"
+    path.write_text(yaml.safe_dump({**tiny, "task": {"name": "conftest:TinyTask"}}))
+    code, text, errors = command(
+        "compare", path, "--executors", "csp,pipedream", "--stages", "1,2", "--samplers", "uniform,spaced",
+        "--transport", "in-process", "--subnets", 12, "--csv", rows_file, "--html", page,
+    )  # fmt: skip
+    assert code == 0, errors
+    assert text.splitlines()[0].split()[:3] == ["executor", "sampler", "stages"]
+    rows = list(csv.DictReader(rows_file.read_text().splitlines()))
+    assert len(rows) == 2 * 2 * 2
+    assert list(rows[0]) == list(COLUMNS)
+    for row in rows:
+        assert float(row["subnets_per_second"]) > 0
+        assert 0 <= float(row["planned_bubble"]) < 1
+        assert float(row["peak_memory_mib"]) > 50
+        assert float(row["final_loss"]) > 0
+    digests = {(r["executor"], r["sampler"], r["stages"]): r["digest"] for r in rows}
+    assert digests["csp", "spaced", "1"] == digests["csp", "spaced", "2"]
+    assert digests["pipedream", "spaced", "1"] != digests["pipedream", "spaced", "2"]
+    assert digests["csp", "uniform", "1"] != digests["csp", "spaced", "1"]
+    assert page.read_text().count("<script src=") == 0
+
+
+def test_compare_measures_each_process(tmp_path: Path) -> None:
+    rows = list(Comparison(as_config(TINY), ["csp"], [], [2], "distributed", 8).run())
+    assert len(rows) == 1
+    assert len(rows[0]["peak_memory_mib"].split()) == 2
+    assert rows[0]["sampler"] == "spaced"

@@ -21,7 +21,7 @@ from naspipe.tasks.data import Splits
 from naspipe.training.determinism import deterministic
 from naspipe.training.loop import SubnetRecord
 from naspipe.training.recorder import Recorder, trace_of
-from naspipe.training.setup import layer_digests, prepare_trainer
+from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,13 @@ class Outcome:
         digests: Digest of every layer: weights, optimizer state and version.
         losses: Loss of every subnet; None where it was not finite.
         trace: The plan with measured times and the versions seen.
+        peak_memory: Peak resident memory of each process, in MiB; on GPUs the memory that tensors took there.
     """
 
     digests: dict[str, str]
     losses: list[float | None]
     trace: Plan
+    peak_memory: list[float]
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def verify(
     first = ("sequential", 1, "in-process")
     rest = [(e, s, t) for t in transports for e in executors for s in stages if (e, s, t) != first]
     combinations = [first, *rest]
-    configs = [_configure(config, *combination, subnets) for combination in combinations]
+    configs = [configure(config, *combination, subnets) for combination in combinations]
     for one in configs:
         prepare_planning(one, build_components(one)).planner()
     splits = build_components(config).task.load(config.seed)
@@ -116,7 +118,12 @@ def _equals(contract: Contract) -> str:
     return "" if contract.kind == "stale" else str(contract)
 
 
-def _configure(config: RunConfig, executor: str, stages: int, transport: str, subnets: int | None) -> RunConfig:
+def configure(config: RunConfig, executor: str, stages: int, transport: str, subnets: int | None) -> RunConfig:
+    """Return a configuration with another executor and layout, and no delay where its contract has none.
+
+    Raises:
+        ConfigError: It is wrong.
+    """
     data = config.model_dump(mode="json")
     name, options = split_executor(executor)
     section = data["executor"]
@@ -158,6 +165,7 @@ def train_once(config: RunConfig, splits: Splits) -> Outcome:
             losses = [line["loss"] for line in read_lines(metrics)]
         digests = {layer: digest for result in results for layer, digest in result.digests.items()}
         rows = [row for result in results for row in result.rows]
+        memory = [result.peak_memory for result in results]
     else:
         records: list[SubnetRecord] = []
         recorder = Recorder()
@@ -167,7 +175,8 @@ def train_once(config: RunConfig, splits: Splits) -> Outcome:
             digests = layer_digests(trainer)
         losses = [record.loss for record in records]
         rows = recorder.rows
-    return Outcome(digests, losses, trace_of(plan, rows))
+        memory = [peak_memory(config.training.device)]
+    return Outcome(digests, losses, trace_of(plan, rows), memory)
 
 
 def find_difference(expected: Outcome, found: Outcome) -> str:

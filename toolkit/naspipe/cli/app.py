@@ -184,6 +184,35 @@ def verify(
 
 
 @app.command()
+def compare(
+    config: ConfigArgument,
+    executors: Annotated[str, typer.Option(help="Executors; options as in gpipe:bulk=4.")] = "csp,gpipe,pipedream",
+    stages: Annotated[str, typer.Option(help="Numbers of stages.")] = "1,2",
+    samplers: Annotated[str | None, typer.Option(help="Samplers.  [default: the configuration's]")] = None,
+    transport: Annotated[str, typer.Option(help="in-process or distributed.")] = "distributed",
+    subnets: Annotated[int, typer.Option(min=1, help="Subnets that each trains.")] = 50,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write a row per training.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a figure.")] = None,
+    overrides: SetOption = None,
+) -> None:
+    """Measure executors, samplers and stage counts on one training."""
+    from naspipe.cli.compare import show_comparison
+    from naspipe.cli.simulate import count, one_of, parse_list
+    from naspipe.comparison import Comparison
+    from naspipe.components import load_config
+
+    comparison = Comparison(
+        load_config(config, overrides or []),
+        parse_list(executors, "--executors", str),
+        [] if samplers is None else parse_list(samplers, "--samplers", str),
+        parse_list(stages, "--stages", count("--stages")),
+        one_of("--transport", ("in-process", "distributed"))(transport),
+        subnets,
+    )
+    show_comparison(comparison, csv_file, html_file)
+
+
+@app.command()
 def simulate(
     space: Annotated[str, typer.Option(help="Abstract spaces: BLOCKSxOPTIONS or presets.")] = "nlp.c0",
     executors: Annotated[str, typer.Option(help="Executors; options as in gpipe:bulk=4.")] = "csp",

@@ -65,10 +65,12 @@ class StageResult(NamedTuple):
     Attributes:
         digests: Digest of each of its layers; empty unless it was asked to record.
         rows: What its recorder collected.
+        peak_memory: Its peak memory, in MiB.
     """
 
     digests: dict[str, str]
     rows: list[Row]
+    peak_memory: float
 
 
 def train_in_processes(
@@ -197,7 +199,7 @@ def train_stage(config_yaml: str, folder: str, metrics: str, record: bool) -> St
     from naspipe.config.resolve import resolve
     from naspipe.config.source import read_text
     from naspipe.training.determinism import deterministic
-    from naspipe.training.setup import layer_digests, prepare_trainer
+    from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer
     from naspipe.training.transport import Distributed
 
     # What there is to warn of was said before the processes were started.
@@ -236,7 +238,11 @@ def train_stage(config_yaml: str, folder: str, metrics: str, record: bool) -> St
         save_tensors(_part_file(Path(folder), stage), tensors, {"format": "pt"})
         distributed.barrier()
         distributed.destroy_process_group()
-        return StageResult(layer_digests(trainer) if record else {}, recorder.rows if recorder else [])
+        return StageResult(
+            layer_digests(trainer) if record else {},
+            recorder.rows if recorder else [],
+            peak_memory(config.training.device),
+        )
 
 
 def _end_with_parent() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import resource
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -78,3 +80,11 @@ def _digest(layer: Layer) -> str:
                 if value is not None:
                     tensors[f"optimizer.{number}.{key}"] = torch.as_tensor(value)
     return hashlib.sha256(f"{digest_tensors(tensors)} {layer.version}".encode()).hexdigest()
+
+
+def peak_memory(device: str) -> float:
+    """Return the peak memory of this process, in MiB: resident, or on a GPU what tensors took there."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    # Linux counts in KiB, macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
