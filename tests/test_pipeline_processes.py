@@ -18,8 +18,10 @@ from torch import Tensor
 
 import naspipe
 from naspipe import Run
+from naspipe.components import as_config
 from naspipe.errors import ConfigError, InputError, TrainingError
 from naspipe.pipeline.action import Kind
+from naspipe.training import processes
 from naspipe.training.signature import Signature, TensorForm, message_bytes, pack, signature_of, unpack
 from naspipe.training.transport import _forms
 
@@ -86,8 +88,9 @@ def digests(config: dict[str, Any], out: Path) -> tuple[str, bytes]:
         ({"stages": 2}, {"microbatches": 2}),
         ({"stages": 4, "partition": [1, 1, 2, 1]}, {"delay": 3}),
         ({"stages": 2, "segments": 2}, {"optimizer": {"name": "AdamW", "lr": 0.01}}),
+        ({"stages": 2, "recompute": True}, {"precision": "bf16"}),
     ],
-    ids=["two", "four", "segments"],
+    ids=["two", "four", "segments", "bf16"],
 )
 def test_processes_give_the_bits_of_one_stage(
     executor: dict[str, Any], training: dict[str, Any], tmp_path: Path
@@ -211,6 +214,18 @@ def test_a_plugin_that_other_processes_cannot_import_is_refused(tmp_path: Path) 
     with pytest.raises(InputError, match=r"'local-by-test_processes' is known to this process only .*file.py:Class"):
         Run.create(config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_backend_or_a_gpu_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = as_config(settings(stages=4, partition="static"))
+    monkeypatch.setattr(processes, "distributed_backends", lambda: ["mpi"])
+    with pytest.raises(InputError, match="needs torch's backend gloo, but this build of torch has mpi"):
+        processes.check_processes(config)
+    monkeypatch.setattr(processes, "distributed_backends", lambda: ["gloo", "nccl"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    gpus = config.model_copy(update={"training": config.training.model_copy(update={"device": "cuda"})})
+    with pytest.raises(InputError, match="there are 4 stages for 2 GPUs. Set executor.stages to as many"):
+        processes.check_processes(gpus)
 
 
 def test_more_processes_than_blocks_are_refused(tmp_path: Path) -> None:

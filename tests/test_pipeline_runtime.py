@@ -88,8 +88,9 @@ ADAMW = {"optimizer": {"name": "AdamW", "lr": 0.01, "weight_decay": 0.1}}
     [
         {"delay": 0}, {"delay": 2, "microbatches": 2, **ADAMW}, {"delay": 8, "microbatches": 4},
         {"delay": 8, "clip_norm": 0.1, "batch_size": 13, "microbatches": 3}, {"delay": 2, **ADAMW},
+        {"delay": 2, "precision": "bf16"},
     ],
-    ids=["strict", "adamw-m2", "m4", "clip-uneven-m3", "adamw"],
+    ids=["strict", "adamw-m2", "m4", "clip-uneven-m3", "adamw", "bf16"],
 )  # fmt: skip
 @pytest.mark.parametrize("sampler", [{"name": "uniform"}, {"name": "spaced", "distance": 2}], ids=str)
 def test_every_causal_layout_gives_the_bits_of_one_stage(training: dict[str, Any], sampler: dict[str, Any]) -> None:
@@ -107,6 +108,10 @@ def test_every_causal_layout_gives_the_bits_of_one_stage(training: dict[str, Any
         {"name": "one_f_one_b", "stages": 4},
     ):
         assert outcome(executor, training, sampler=sampler) == expected, executor
+
+
+def test_precision_changes_the_result() -> None:
+    assert outcome({"name": "sequential"}, {"precision": "bf16"}) != outcome({"name": "sequential"}, {})
 
 
 def test_a_bulk_gives_the_same_bits_at_every_stage_count() -> None:
@@ -152,6 +157,7 @@ def check_random_configuration(seed: int) -> None:
         "microbatches": choose.choice([1, 1, 2]),
         "delay": choose.choice([0, 1, 2, 5, 8]),
         "clip_norm": choose.choice([None, 0.5]),
+        "precision": choose.choice(["fp32", "fp32", "bf16"]),
         **choose.choice([ADAMW, {"optimizer": {"name": "SGD", "lr": 0.05, "momentum": 0.9}}]),
     }
     sampler = choose.choice([{"name": "uniform"}, {"name": "fair"}, {"name": "spaced", "distance": 2}])

@@ -70,6 +70,9 @@ class TrainingConfig(OptimizationConfig):
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Largest gradient norm of a layer, or null: no clipping."
     )
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="Of supernet training; bf16 is torch's autocast, with weights in fp32."
+    )
     on_nonfinite: Literal["stop", "skip"] = Field(
         default="stop",
         description="When a subnet's loss is not finite: end the run, or let that subnet update nothing.",

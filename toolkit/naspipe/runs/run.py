@@ -94,9 +94,9 @@ class Run:
         planning.planner()
         planning.warn()
         if resolved.executor.transport == "distributed":
-            from naspipe.training.processes import check_reachable
+            from naspipe.training.processes import check_processes
 
-            check_reachable(resolved)
+            check_processes(resolved)
         folder = create_folder(out, (resolved.space.name, resolved.task.name))
         run = cls(folder, resolved, watch, splits, untrained)
         write_text(folder.config, resolved.to_yaml())

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from naspipe.errors import InputError
 
 
-@contextmanager
+@contextlib.contextmanager
 def deterministic(threads: int, device: str) -> Iterator[None]:
     """Compute reproducibly inside the block, and leave the process as it was.
 
@@ -56,6 +56,18 @@ def check_device(device: str) -> None:
             f"training.device is 'cuda', but torch sees no GPU{build}. "
             "Set training.device=cpu, or see what `naspipe doctor` finds."
         )
+
+
+def autocast(precision: str, device: str) -> contextlib.AbstractContextManager[object]:
+    """Return the context in which blocks and loss run.
+
+    Args:
+        precision: ``fp32`` or ``bf16``.
+        device: ``cpu`` or ``cuda``.
+    """
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device, dtype=torch.bfloat16)
 
 
 def seed_generators(key: int) -> None:

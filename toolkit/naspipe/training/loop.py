@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,7 @@ from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_microbatches, split_batch
 from naspipe.tasks.task import Task
+from naspipe.training.determinism import autocast
 from naspipe.training.layers import Layer
 from naspipe.training.part import LayerVersion, Part
 from naspipe.training.recorder import Recorder
@@ -141,15 +143,18 @@ class SupernetTrainer:
             }
             for specs in supernet.layers_by_block
         ]
+        surround = partial(autocast, config.precision, config.device)
         blocks = list(supernet)
         segments = planner.shape.segments
         self._parts = {
-            number: Part(blocks[start:end], self.layers[start:end], start, seed, recompute)
+            number: Part(blocks[start:end], self.layers[start:end], start, seed, recompute, surround)
             for number, (start, end) in enumerate(itertools.pairwise(cuts))
             if stage is None or number // segments == stage
         }
         self._last_part = len(cuts) - 2
-        self._signatures = Signatures(meta) if meta is not None else None
+        # The meta device knows no autocast: there the blocks themselves must tell what they return.
+        known = meta if config.precision == "fp32" else supernet
+        self._signatures = Signatures(known, config.device, surround) if known is not None else None
         self._transport = connect(self._signature)
         self._drawn = 0
         self._subnets: dict[int, _Subnet] = {}

@@ -70,6 +70,7 @@ class Part:
         first_block: int,
         seed: int,
         recompute: bool = False,
+        surround: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         """Take charge of blocks.
 
@@ -79,7 +80,9 @@ class Part:
             first_block: Index of the first of them in the supernet.
             seed: The run's seed, which keys the draws within blocks (dropout).
             recompute: Keep only the input of each block and run it again in the backward.
+            surround: Makes the context in which each block and the loss run.
         """
+        self._surround = surround
         self._recompute = recompute
         self._blocks = blocks
         self._layers = layers
@@ -123,8 +126,9 @@ class Part:
 
             def run(x: Any, block: Block = block, tensors: dict[str, Tensor] = tensors, key: int = key) -> Any:
                 seed_generators(key)
-                # Tied weights are refused when the supernet is built, so there are none to look for.
-                return functional_call(block, tensors, (x, architecture), tie_weights=False)
+                with self._surround():
+                    # Tied weights are refused when the supernet is built, so there are none to look for.
+                    return functional_call(block, tensors, (x, architecture), tie_weights=False)
 
             with self._naming(index):
                 if self._recompute:
@@ -140,8 +144,13 @@ class Part:
         Returns:
             The loss, without its graph.
         """
+
+        def run(outputs: Any) -> Tensor:
+            with self._surround():
+                return loss(outputs)
+
         with self._naming(len(self._blocks)):
-            value: Tensor = _record(loss, payload, self._subnets[subnet].tapes[microbatch])
+            value: Tensor = _record(run, payload, self._subnets[subnet].tapes[microbatch])
         return value.detach()
 
     def backward(self, subnet: int, microbatch: int, gradients: Sequence[Tensor | None] | None = None) -> Slots:

@@ -25,7 +25,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from naspipe import registry
 from naspipe.config.schema import RunConfig
-from naspipe.environment import describe_environment
+from naspipe.environment import describe_environment, distributed_backends
 from naspipe.errors import InputError, NaspipeWarning, TrainingError
 from naspipe.files import JsonLines, load_tensors, save_tensors
 from naspipe.runs.progress import Progress, Watch
@@ -38,12 +38,25 @@ POLL_SECONDS = 0.5
 """Between two looks at how far the stages are, for whoever watches."""
 
 
-def check_reachable(config: RunConfig) -> None:
-    """Refuse plug-ins that other processes cannot import.
+def check_processes(config: RunConfig) -> None:
+    """Refuse what this machine or other processes cannot do.
 
     Raises:
-        InputError: One is defined in an interactive session, or was registered in this process only.
+        InputError: A plug-in is defined in an interactive session or was registered in this process only; there are
+            fewer GPUs than stages; or torch lacks the backend.
     """
+    stages, cuda = config.executor.stages, config.training.device == "cuda"
+    backend = "nccl" if cuda else "gloo"
+    if backend not in distributed_backends():
+        raise InputError(
+            f"executor.transport 'distributed' needs torch's backend {backend}, but this build of torch has "
+            f"{', '.join(distributed_backends()) or 'none'}. Set executor.transport to in-process."
+        )
+    if cuda and stages > torch.cuda.device_count():
+        raise InputError(
+            f"each stage must have a GPU of its own, but there are {stages} stages for {torch.cuda.device_count()} "
+            "GPUs. Set executor.stages to as many, or executor.transport to in-process."
+        )
     for kind, name in (
         (registry.spaces, config.space.name),
         (registry.tasks, config.task.name),

@@ -1,13 +1,15 @@
 """Signatures: the form of what passes a block boundary, known before it is computed.
 
 A receiver must offer a buffer of the right size ahead of time. The size follows from running the block on the
-meta device, once for each (block, variant of the architecture, form of the input).
+meta device (under autocast, which that device lacks, on the real one), once for each (block, variant of the
+architecture, form of the input).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,13 +87,23 @@ def signature_of(payload: Any) -> Signature:
 class Signatures:
     """The signatures at the boundaries of a supernet's blocks."""
 
-    def __init__(self, supernet: Supernet) -> None:
-        """Use a supernet on the meta device.
+    def __init__(
+        self,
+        supernet: Supernet,
+        device: str = "cpu",
+        surround: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        """Use a supernet, on the meta device if it may.
 
         Args:
             supernet: In training mode.
+            device: Where it would train; its parameters say where it is.
+            surround: Makes the context in which each block runs.
         """
         self._blocks = list(supernet)
+        is_meta = any(parameter.is_meta for parameter in supernet.parameters())
+        self._device = "meta" if is_meta else device
+        self._surround = surround
         self._known: dict[Hashable, Signature] = {}
 
     def after(self, end_block: int, architecture: Architecture, inputs: Signature) -> Signature:
@@ -116,21 +128,21 @@ class Signatures:
 
     def _run(self, index: int, architecture: Architecture, signature: Signature) -> Signature:
         values = [
-            torch.empty(slot.shape, dtype=slot.dtype, device="meta").requires_grad_(slot.requires_grad)
+            torch.zeros(slot.shape, dtype=slot.dtype, device=self._device).requires_grad_(slot.requires_grad)
             if isinstance(slot, TensorForm)
             else slot
             for slot in signature.slots
         ]
         block = self._blocks[index]
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), torch.random.fork_rng(devices=[]), self._surround():
                 payload, _ = enter_block(pytree.tree_unflatten(values, signature.structure))
                 return signature_of(block(payload, architecture))
         except Exception as error:
             raise TrainingError(
-                f"block {index} ({type(block).__name__}) must run on the meta device, so that other stages know what "
-                f"it sends, but: {type(error).__name__}: {error}. Compute shapes without values there, or set "
-                "executor.transport to in-process."
+                f"block {index} ({type(block).__name__}) must run on zeros on the {self._device} device, so that other "
+                f"stages know what it sends, but: {type(error).__name__}: {error}. Compute shapes without "
+                "values there, or set executor.transport to in-process."
             ) from error
 
 
