@@ -78,6 +78,7 @@ def test_always_active_layers_fold_in_order_whatever_order_subnets_run_in(
             layer.update(subnet, reading, 0.01)
             updated.add(subnet)
         assert layer.num_versions <= delay + 1
+        assert len(layer._unread) <= delay + 1
     assert layer.version == subnets
     assert torch.equal(parameter.detach(), reference(subnets, delay, name))
 

@@ -103,8 +103,9 @@ class Layer:
             tensors = self._kept[version]
         else:
             raise AssertionError(f"subnet {subnet} is due version {version} of {self.spec}, which is at {self.version}")
-        if self._delay is not None and self._unread[version] == 0:
-            self._kept.pop(version, None)
+        if version != self.version and not self._unread[version]:
+            # The last reader of an older version.
+            del self._unread[version], self._kept[version]
         self._readers[version] = self._readers.get(version, 0) + 1
         return Reading(
             version,
