@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -132,13 +133,19 @@ def children() -> list[str]:
         ("Exits", r"stage 1 \(process id \d+\) ended with code 7"),
     ],
 )
-def test_a_stage_that_fails_ends_all_with_its_message(tmp_path: Path, name: str, message: str) -> None:
+def test_a_stage_that_fails_ends_all_with_its_message(
+    tmp_path: Path, name: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = fault(tmp_path, name)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     start = time.monotonic()
     with pytest.raises(TrainingError, match=message):
         run.train()
     assert time.monotonic() - start < 60
     assert children() == []
+    assert list(scratch.iterdir()) == []
     assert run.folder.training_metrics.exists()
     assert not run.folder.supernet.exists()
 
@@ -158,7 +165,7 @@ def start_slow_run(tmp_path: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", "from naspipe.cli.app import main; main()", "train", str(path), "--out",
          str(tmp_path / "out")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     metrics = tmp_path / "out" / "train" / "metrics.jsonl"
     deadline = time.monotonic() + 90

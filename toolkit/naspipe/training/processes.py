@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import tempfile
 import threading
 import time
 import uuid
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 """Between two looks at how far the stages are, for whoever watches."""
+
+SHUTDOWN_SECONDS = 5
+"""After a failure the other stages have this long to end before they are killed."""
 
 
 def check_processes(config: RunConfig) -> None:
@@ -106,19 +110,8 @@ def train_in_processes(
         TrainingError: A stage failed; every process has been ended.
     """
     stages = config.executor.stages
-    launch = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=stages,
-        run_id=f"naspipe-{uuid.uuid4().hex}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        monitor_interval=0.1,
-        start_method="spawn",
-    )
-    with _watching(metrics, config.training.subnets, watch), _quiet():
+    with _scratch() as scratch, _watching(metrics, config.training.subnets, watch), _quiet():
+        launch = _launch_config(stages, scratch)
         try:
             results = elastic_launch(launch, train_stage)(config.to_yaml(), str(folder), str(metrics), record)
         except ChildFailedError as error:
@@ -136,6 +129,36 @@ def train_in_processes(
     for part in parts:
         part.unlink()
     return [results[stage] for stage in range(stages)]
+
+
+def _launch_config(stages: int, scratch: str) -> LaunchConfig:
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=stages,
+        run_id=f"naspipe-{uuid.uuid4().hex}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method="spawn",
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        logs_specs=DefaultLogsSpecs(log_dir=scratch),
+    )
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    """Make a folder for what the launcher writes, and take it away with all that it leaves."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="naspipe-") as folder:
+        # Where torch puts the files of failed processes, which it forgets.
+        tempfile.tempdir = folder
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = before
 
 
 def _explain(error: ChildFailedError) -> str:
