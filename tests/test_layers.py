@@ -139,8 +139,10 @@ def test_a_read_without_gradient_advances_the_version_and_changes_nothing() -> N
 def test_a_frozen_layer_is_read_and_never_updated() -> None:
     parameter = nn.Parameter(torch.ones(2), requires_grad=False)
     layer = Layer(LayerParameters(0, "a", False, {"w": parameter}), lambda p: torch.optim.SGD(p), delay=1)
+    place = parameter.data_ptr()
     for subnet in range(4):
         reading = layer.read(subnet)
         assert not reading.tensors["w"].requires_grad
         layer.update(subnet, reading, 0.1)
     assert torch.equal(parameter, torch.ones(2))
+    assert parameter.data_ptr() == place

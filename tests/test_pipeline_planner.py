@@ -321,6 +321,14 @@ def test_a_layout_that_does_not_fit_is_refused(layout: Layout, executor: Executo
         scenario.plan(executor, layout)
 
 
+@pytest.mark.parametrize(("executor", "window"), [(GPipe(4), 2), (PipeDream(), 1)])
+def test_a_window_that_starves_a_fixed_pattern_is_refused(executor: Executor, window: int) -> None:
+    space = AbstractSpace(4, 2)
+    scenario = Scenario(lambda: space.subnets(UniformSampler, 0), 10, 1, None, ())
+    with pytest.raises(InputError, match=f"needs . subnets in flight, but window is {window}. Set no window"):
+        scenario.plan(executor, Layout(3, window=window))
+
+
 @pytest.mark.parametrize("executor", [GPipe(2), PipeDream()])
 def test_a_delay_where_the_contract_has_none_is_refused(executor: Executor) -> None:
     space = AbstractSpace(4, 2)

@@ -229,10 +229,66 @@ def test_a_backend_or_a_gpu_that_is_missing_is_refused(monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="needs torch's backend gloo, but this build of torch has mpi"):
         processes.check_processes(config)
     monkeypatch.setattr(processes, "distributed_backends", lambda: ["gloo", "nccl"])
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    gpus = config.model_copy(update={"training": config.training.model_copy(update={"device": "cuda"})})
-    with pytest.raises(InputError, match="there are 4 stages for 2 GPUs. Set executor.stages to as many"):
-        processes.check_processes(gpus)
+    on_gpu = config.model_copy(update={"training": config.training.model_copy(update={"device": "cuda"})})
+    with pytest.raises(InputError, match="runs on CPUs so far, but training.device is 'cuda'"):
+        processes.check_processes(on_gpu)
+
+
+SQUEEZE = """
+from conftest import TinySpace
+from torch import nn
+from naspipe import ChoiceBlock
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.linear(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+class Squeeze(TinySpace):
+    # Gradients with dimensions of size 1 and odd strides cross the boundaries.
+    def blocks(self):
+        yield nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.AdaptiveAvgPool2d(1))
+        for decision in self.decisions:
+            yield ChoiceBlock(decision, {
+                o: Turned() if o == "skip" else nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.ReLU())
+                for o in decision.options
+            })
+        yield nn.Sequential(nn.Conv2d(8, 3, 1), nn.Flatten())
+"""
+
+
+def test_dimensions_of_size_one_give_the_same_bits_over_messages(tmp_path: Path) -> None:
+    (tmp_path / "squeeze.py").write_text(SQUEEZE)
+    config = {**settings(stages=2, partition=[2, 3]), "space": {"name": f"{tmp_path}/squeeze.py:Squeeze"}}
+    one = {**config, "executor": {"name": "sequential"}}
+    assert digests(config, tmp_path / "many") == digests(one, tmp_path / "one")
+
+
+HASHY = """
+from naspipe_strategies.uniform import UniformSampler
+
+class Hashy(UniformSampler):
+    def draw(self, index):
+        return super().draw(index + hash("x") % 1000)
+"""
+
+
+def test_processes_that_draw_other_subnets_are_found_out(tmp_path: Path) -> None:
+    (tmp_path / "hashy.py").write_text(HASHY)
+    config = {**settings(name="one_f_one_b"), "sampler": {"name": f"{tmp_path}/hashy.py:Hashy"}}
+    run = Run.create(config, tmp_path / "out")
+    with pytest.raises(TrainingError, match="must plan and draw the same subnets, but differ from"):
+        run.train()
+
+
+def test_handlers_of_signals_are_given_back(tmp_path: Path) -> None:
+    before = [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)]
+    config = settings()
+    config["training"] = {**TINY["training"], "subnets": 3}
+    Run.create(config, tmp_path / "out").train()
+    assert [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_more_processes_than_blocks_are_refused(tmp_path: Path) -> None:
@@ -248,7 +304,7 @@ def test_a_message_holds_any_nest_and_says_what_is_missing() -> None:
     }  # fmt: skip
     signature = signature_of(payload)
     tensors = [value for value in payload.values() if isinstance(value, Tensor)]
-    message = pack(tensors, signature.forms, torch.device("cpu"))
+    message = pack(tensors, signature.forms, b"12345678")
     assert message.numel() == message_bytes(signature.forms)
     for sent, received in zip(tensors, unpack(message, signature.forms)[0], strict=True):
         assert received is not None
@@ -256,8 +312,9 @@ def test_a_message_holds_any_nest_and_says_what_is_missing() -> None:
         assert torch.equal(received, sent)
     forms = [TensorForm(torch.float32, (2,), True)] * 2
     for flag in (True, False):
-        assert unpack(pack([None, None], forms, torch.device("cpu"), flag), forms) == ([None, None], flag)
-    again, _ = unpack(pack([None, torch.ones(2)], forms, torch.device("cpu")), forms)
+        packed = pack([None, None], forms, b"12345678", flag)
+        assert unpack(packed, forms) == ([None, None], flag, b"12345678")
+    again, _, _ = unpack(pack([None, torch.ones(2)], forms, b"12345678"), forms)
     assert again[0] is None
     assert torch.equal(again[1], torch.ones(2))  # type: ignore[arg-type]
 

@@ -266,6 +266,33 @@ def with_block(block: nn.Module) -> TinySpace:
     return Extended()
 
 
+def test_what_a_caller_has_set_in_torch_changes_no_bit_and_is_left_as_it_was() -> None:
+    expected = digest(train({})[0])
+    torch.set_default_dtype(torch.float64)
+    torch.backends.mkldnn.enabled = False
+    try:
+        with torch.autocast("cpu"), torch.inference_mode():
+            assert digest(train({})[0]) == expected
+            assert torch.is_inference_mode_enabled()
+            assert torch.is_autocast_enabled("cpu")
+        assert torch.get_default_dtype() == torch.float64
+        assert not torch.backends.mkldnn.enabled
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.backends.mkldnn.enabled = True
+
+
+def test_a_gradient_is_left_with_the_strides_of_a_new_tensor() -> None:
+    x = torch.randn(3, 4, 1, 1, requires_grad=True)
+    copied, (leaf,) = enter_block(x)
+    odd = torch.randn(3, 4, 1, 1).as_strided((3, 4, 1, 1), (4, 1, 4, 4))
+    assert odd.is_contiguous()
+    torch.autograd.backward([copied], [odd])
+    assert leaf is not None
+    assert leaf.grad is not None
+    assert leaf.grad.stride() == torch.empty(3, 4, 1, 1).stride()
+
+
 def test_a_layer_used_but_not_named_is_found_in_the_first_backward() -> None:
     with pytest.raises(
         TrainingError,

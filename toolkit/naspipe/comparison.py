@@ -14,7 +14,7 @@ from naspipe.config.parameters import parameters_of
 from naspipe.config.schema import RunConfig
 from naspipe.planning import prepare_planning
 from naspipe.space import SearchSpace
-from naspipe.verification import configure, train_once
+from naspipe.verification import check_layout, configure, train_once
 
 COLUMNS = (
     "executor", "sampler", "stages", "transport", "subnets", "subnets_per_second", "samples_per_second",
@@ -62,7 +62,7 @@ class Comparison:
                         update={"sampler": self.config.sampler.model_validate(self._sampler(sampler, stages, space))}
                     )
                     config = configure(sampled, executor, stages, transport, self.subnets)
-                    prepare_planning(config, build_components(config)).planner()
+                    check_layout(config)
                     yield executor, sampler, config
 
     def _sampler(self, name: str, stages: int, space: SearchSpace) -> dict[str, Any]:

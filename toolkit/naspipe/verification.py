@@ -21,7 +21,7 @@ from naspipe.tasks.data import Splits
 from naspipe.training.determinism import deterministic
 from naspipe.training.loop import SubnetRecord
 from naspipe.training.recorder import Recorder, trace_of
-from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer
+from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer, reset_peak_memory
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def verify(
     combinations = [first, *rest]
     configs = [configure(config, *combination, subnets) for combination in combinations]
     for one in configs:
-        prepare_planning(one, build_components(one)).planner()
+        check_layout(one)
     splits = build_components(config).task.load(config.seed)
     references: dict[str, tuple[str, Outcome]] = {}
     for (executor, count, transport), one in zip(combinations, configs, strict=True):
@@ -109,6 +109,19 @@ def verify(
             references[kind] = (name, outcome)
         violations = find_violations(outcome.trace)
         yield Check(executor, count, transport, outcome, violations, reference, difference)
+
+
+def check_layout(config: RunConfig) -> None:
+    """Refuse a configuration whose layout does not fit its space, or this machine.
+
+    Raises:
+        InputError: It does not.
+    """
+    prepare_planning(config, build_components(config)).planner()
+    if config.executor.transport == "distributed":
+        from naspipe.training.processes import check_processes
+
+        check_processes(config)
 
 
 def _equals(contract: Contract) -> str:
@@ -170,6 +183,7 @@ def train_once(config: RunConfig, splits: Splits) -> Outcome:
         records: list[SubnetRecord] = []
         recorder = Recorder()
         with deterministic(config.training.threads, config.training.device):
+            reset_peak_memory(config.training.device)
             trainer = prepare_trainer(config, build_components(config), splits).trainer
             trainer.run(records.append, recorder)
             digests = layer_digests(trainer)

@@ -19,7 +19,8 @@ def balanced_cuts(costs: Sequence[int], parts: int, least: int = 1) -> Cuts:
     """Cut blocks into contiguous parts such that the costliest part costs as little as possible.
 
     Among the best, the evenest: the one with the smallest sum of squares, then with the latest cuts.
-    Dynamic programming on integers, so every machine finds the same.
+    Dynamic programming on integers, so every machine finds the same. With ``least`` above 1 the costliest part may,
+    rarely, cost a little more than it must.
 
     Args:
         costs: Cost of each block, at least 0.

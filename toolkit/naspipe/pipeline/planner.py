@@ -58,7 +58,7 @@ class Planner:
         """
         self.contract = executor.contract(shape)
         self.shape = shape
-        _check(executor, shape, self.contract)
+        _check(executor, shape, self.contract, window)
         self._parts = shape.stages * shape.segments
         self._executor = executor
         self._source = iter(subnets)
@@ -370,8 +370,13 @@ class Planner:
         )
 
 
-def _check(executor: Executor, shape: PipelineShape, contract: Contract) -> None:
+def _check(executor: Executor, shape: PipelineShape, contract: Contract, window: int | None) -> None:
     name = type(executor).__name__
+    if contract.kind != "causal" and window is not None and window < executor.window(shape):
+        raise InputError(
+            f"executor {name} fills a fixed pattern and needs {executor.window(shape)} subnets in flight, but window "
+            f"is {window}. Set no window."
+        )
     if shape.segments > 1 and not executor.composes_segments:
         raise InputError(
             f"executor {name} runs each stage in one segment, but segments is {shape.segments}. Use csp, or "

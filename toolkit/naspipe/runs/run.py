@@ -88,7 +88,8 @@ class Run:
         resolved = as_config(config)
         # Before the folder is made, so that missing data or a broken space leaves nothing behind.
         components = build_components(resolved)
-        untrained = Supernet(components.space, resolved.seed)
+        with deterministic(resolved.training.threads, resolved.training.device):
+            untrained = Supernet(components.space, resolved.seed)
         splits = check_task(components, resolved, untrained)
         planning = prepare_planning(resolved, components, splits)
         planning.planner()

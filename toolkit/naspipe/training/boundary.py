@@ -28,7 +28,16 @@ class _Boundary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0].contiguous()
+        return standard_strides(gradients[0])
+
+
+def standard_strides(tensor: Tensor) -> Tensor:
+    """Return a contiguous tensor whose strides are those of a new one.
+
+    ``contiguous()`` alone keeps odd strides of dimensions of size 1, which kernels choose their algorithm by, and
+    which no message carries.
+    """
+    return tensor.contiguous().reshape(-1).view(tensor.shape)
 
 
 def enter_block(payload: Any) -> tuple[Any, Slots]:
@@ -49,7 +58,7 @@ def enter_block(payload: Any) -> tuple[Any, Slots]:
             leaves.append(None)
             copies.append(value)
         elif value.requires_grad:
-            leaf = value.detach().contiguous().requires_grad_()
+            leaf = standard_strides(value.detach()).requires_grad_()
             leaves.append(leaf)
             copies.append(_Boundary.apply(leaf))  # type: ignore[no-untyped-call]
         else:

@@ -31,17 +31,31 @@ def deterministic(threads: int, device: str) -> Iterator[None]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.backends.cudnn.benchmark,
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.mkldnn.enabled,
     )
-    with torch.random.fork_rng(enabled=True, devices=[0] if device == "cuda" else []):
+    with (
+        torch.inference_mode(False),
+        torch.autocast(device, enabled=False),
+        torch.random.fork_rng(enabled=True, devices=[0] if device == "cuda" else []),
+    ):
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
+        # What a caller may have changed, and a new process has not.
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.mkldnn.enabled = True  # type: ignore[assignment]  # a property of the module
         try:
             yield
         finally:
             torch.set_num_threads(before[0])
             torch.use_deterministic_algorithms(before[1], warn_only=before[2])
             torch.backends.cudnn.benchmark = before[3]
+            torch.set_default_dtype(before[4])
+            torch.set_float32_matmul_precision(before[5])
+            torch.backends.mkldnn.enabled = before[6]
 
 
 def check_device(device: str) -> None:

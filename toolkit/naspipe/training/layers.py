@@ -177,8 +177,8 @@ class Layer:
             self._kept[self.version] = self._current
         else:
             self._unread.pop(self.version, None)
-        if unread or self.version in self._readers:
-            for parameter in self._parameters:
+        if self._trained and (unread or self.version in self._readers):
+            for parameter in self._trained:
                 # The optimizer and the module keep the same Parameter; readers keep the old storage.
                 parameter.data = parameter.data.clone()
             self._current = [parameter.data for parameter in self._parameters]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections import deque
@@ -27,7 +28,7 @@ from naspipe.training.layers import Layer
 from naspipe.training.part import LayerVersion, Part
 from naspipe.training.recorder import Recorder
 from naspipe.training.schedule import OptimizerFactory, schedule_factor
-from naspipe.training.signature import Signature, Signatures, signature_of
+from naspipe.training.signature import STAMP_BYTES, Signature, Signatures, signature_of
 from naspipe.training.transport import Gradients, InProcess, Transport, Unit
 
 LOOKAHEAD = 64
@@ -156,6 +157,8 @@ class SupernetTrainer:
         known = meta if config.precision == "fp32" else supernet
         self._signatures = Signatures(known, config.device, surround) if known is not None else None
         self._transport = connect(self._signature)
+        # What has been planned and drawn so far, by which processes know that they do the same.
+        self._plan = hashlib.blake2b(digest_size=STAMP_BYTES)
         self._drawn = 0
         self._subnets: dict[int, _Subnet] = {}
 
@@ -199,7 +202,8 @@ class SupernetTrainer:
         waiting: deque[PlannedAction] = deque()
         for planned in self._planner.run():
             self._draw_up_to(planned.action.subnet)
-            self._transport.announce(planned)
+            self._plan.update(repr(planned).encode())
+            self._transport.announce(planned, self._plan.digest())
             waiting.append(planned)
             if len(waiting) > LOOKAHEAD:
                 yield waiting.popleft()
@@ -233,6 +237,7 @@ class SupernetTrainer:
                     f"{type(error).__name__}: {error}"
                 ) from error
             uses = [[layer.name for layer in block] for block in used]
+            self._plan.update(architecture.to_json().encode())
             self._subnets[self._drawn] = _Subnet(architecture, uses, unfinished=len(self._parts))
             self._drawn += 1
 

@@ -46,20 +46,19 @@ def check_processes(config: RunConfig) -> None:
     """Refuse what this machine or other processes cannot do.
 
     Raises:
-        InputError: A plug-in is defined in an interactive session or was registered in this process only; there are
-            fewer GPUs than stages; or torch lacks the backend.
+        InputError: A plug-in is defined in an interactive session or was registered in this process only; the
+            device is a GPU; or torch lacks the backend.
     """
-    stages, cuda = config.executor.stages, config.training.device == "cuda"
-    backend = "nccl" if cuda else "gloo"
-    if backend not in distributed_backends():
+    if "gloo" not in distributed_backends():
         raise InputError(
-            f"executor.transport 'distributed' needs torch's backend {backend}, but this build of torch has "
+            "executor.transport 'distributed' needs torch's backend gloo, but this build of torch has "
             f"{', '.join(distributed_backends()) or 'none'}. Set executor.transport to in-process."
         )
-    if cuda and stages > torch.cuda.device_count():
+    if config.training.device == "cuda":
+        # NCCL's point-to-point calls run in order for each pair, whatever their tags: receives cannot be posted ahead.
         raise InputError(
-            f"each stage must have a GPU of its own, but there are {stages} stages for {torch.cuda.device_count()} "
-            "GPUs. Set executor.stages to as many, or executor.transport to in-process."
+            "executor.transport 'distributed' runs on CPUs so far, but training.device is 'cuda'. Set "
+            "executor.transport to in-process, which trains all stages on one GPU."
         )
     for kind, name in (
         (registry.spaces, config.space.name),
@@ -110,10 +109,11 @@ def train_in_processes(
         TrainingError: A stage failed; every process has been ended.
     """
     stages = config.executor.stages
-    with _scratch() as scratch, _watching(metrics, config.training.subnets, watch), _quiet():
+    with _signals_kept(), _scratch() as scratch, _watching(metrics, config.training.subnets, watch), _quiet():
         launch = _launch_config(stages, scratch)
         try:
-            results = elastic_launch(launch, train_stage)(config.to_yaml(), str(folder), str(metrics), record)
+            arguments = (config.to_yaml(), str(folder), str(metrics), record, os.getpid())
+            results = elastic_launch(launch, train_stage)(*arguments)
         except ChildFailedError as error:
             raise TrainingError(_explain(error)) from None
         except SignalException as error:
@@ -146,6 +146,21 @@ def _launch_config(stages: int, scratch: str) -> LaunchConfig:
         shutdown_timeout=SHUTDOWN_SECONDS,
         logs_specs=DefaultLogsSpecs(log_dir=scratch),
     )
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Give the handlers of signals back that the launcher replaces for good."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {name: signal.getsignal(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 @contextlib.contextmanager
@@ -219,7 +234,7 @@ def _watching(metrics: Path, total: int, watch: Watch) -> Iterator[None]:
         thread.join()
 
 
-def train_stage(config_yaml: str, folder: str, metrics: str, record: bool) -> StageResult:
+def train_stage(config_yaml: str, folder: str, metrics: str, record: bool, launcher: int) -> StageResult:
     """Train one stage; runs in a process that the elastic launcher has started.
 
     Args:
@@ -227,6 +242,7 @@ def train_stage(config_yaml: str, folder: str, metrics: str, record: bool) -> St
         folder: Where to leave the stage's layers.
         metrics: Where the last stage logs each subnet.
         record: Record each action, and digest each layer.
+        launcher: Process id of the launcher, which this process does not outlive.
 
     Raises:
         TrainingError: A block failed, a message did not come, or the processes differ.
@@ -235,27 +251,24 @@ def train_stage(config_yaml: str, folder: str, metrics: str, record: bool) -> St
     from naspipe.config.resolve import resolve
     from naspipe.config.source import read_text
     from naspipe.training.determinism import deterministic
-    from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer
+    from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer, reset_peak_memory
     from naspipe.training.transport import Distributed
 
     # What there is to warn of was said before the processes were started.
     warnings.simplefilter("ignore", NaspipeWarning)
-    _end_with_parent()
+    _end_with(launcher)
     config = resolve(read_text(config_yaml, "the run's configuration", Path.cwd()))
     stage, stages = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    cuda = config.training.device == "cuda"
-    if cuda:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     with deterministic(config.training.threads, config.training.device):
-        distributed.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=config.executor.timeout))
+        distributed.init_process_group("gloo", timeout=timedelta(seconds=config.executor.timeout))
         _compare_processes(config)
         components = build_components(config)
         splits = components.task.load(config.seed)
-        device = torch.device(config.training.device)
+        reset_peak_memory(config.training.device)
         prepared = prepare_trainer(
             config, components, splits, stage=stage,
             connect=lambda signature: Distributed(
-                stage, config.executor.segments, signature, device, config.executor.timeout
+                stage, config.executor.segments, signature, config.executor.timeout
             ),
         )  # fmt: skip
         trainer, cuts = prepared.trainer, prepared.cuts
@@ -281,16 +294,15 @@ def train_stage(config_yaml: str, folder: str, metrics: str, record: bool) -> St
         )
 
 
-def _end_with_parent() -> None:
-    """End this process when the launcher has died, however that happened."""
-    parent = os.getppid()
+def _end_with(launcher: int) -> None:
+    """End this process when the launcher has died, however and whenever that happened."""
 
     def look() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == launcher:
             time.sleep(POLL_SECONDS)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=look, name="naspipe parent", daemon=True).start()
+    threading.Thread(target=look, name="naspipe launcher", daemon=True).start()
 
 
 def _compare_processes(config: RunConfig) -> None:
@@ -304,7 +316,6 @@ def _compare_processes(config: RunConfig) -> None:
         "configuration": hashlib.sha256(config.to_yaml().encode()).hexdigest(),
         "packages": environment["packages"],
         "CPU capability": environment["cpu"]["capability"],
-        "GPUs": environment["gpus"] if config.training.device == "cuda" else [],
     }
     everyone: list[dict[str, Any]] = [{} for _ in range(distributed.get_world_size())]
     distributed.all_gather_object(everyone, own)

@@ -25,6 +25,12 @@ from naspipe.training.boundary import enter_block
 ALIGNMENT = 16
 """Bytes at whose multiples each tensor of a message starts."""
 
+STAMP_BYTES = 8
+"""Bytes of a message by which sender and receiver know that they follow one plan."""
+
+MAX_KNOWN = 10_000
+"""Signatures kept; a block whose variants are all its architectures has no end of them."""
+
 
 @dataclass(frozen=True)
 class TensorForm:
@@ -122,6 +128,8 @@ class Signatures:
             block = self._blocks[index]
             key = (index, block.variant(architecture), signature.key)
             if key not in self._known:
+                if len(self._known) >= MAX_KNOWN:
+                    del self._known[next(iter(self._known))]
                 self._known[key] = self._run(index, architecture, signature)
             signature = self._known[key]
         return signature
@@ -146,20 +154,18 @@ class Signatures:
             ) from error
 
 
-def pack(
-    tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], device: torch.device, flag: bool = False
-) -> Tensor:
-    """Return a message: a flag, a byte for each tensor that says whether it is there, then the tensors' bytes.
+def pack(tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], stamp: bytes, flag: bool = False) -> Tensor:
+    """Return a message: stamp and flag, a byte for each tensor that says whether it is there, the tensors' bytes.
 
     Args:
         tensors: In the order of ``forms``; None where there is none.
         forms: What the receiver expects.
-        device: Where the message is made.
+        stamp: ``STAMP_BYTES`` that the receiver compares.
         flag: One bit more.
     """
     present = [tensor is not None for tensor in tensors]
-    message = torch.zeros(message_bytes(forms), dtype=torch.uint8, device=device)
-    message[: 1 + len(forms)] = torch.tensor([flag, *present], dtype=torch.uint8, device=device)
+    message = torch.zeros(message_bytes(forms), dtype=torch.uint8)
+    message[: STAMP_BYTES + 1 + len(forms)] = torch.tensor([*stamp, flag, *present], dtype=torch.uint8)
     offset = _head_bytes(forms)
     for tensor, form in zip(tensors, forms, strict=True):
         if tensor is not None:
@@ -170,16 +176,17 @@ def pack(
     return message
 
 
-def unpack(message: Tensor, forms: Sequence[TensorForm]) -> tuple[list[Tensor | None], bool]:
-    """Return the tensors of a message, as views into it, None where the sender had none; and the flag."""
-    flag, *present = message[: 1 + len(forms)].tolist()
+def unpack(message: Tensor, forms: Sequence[TensorForm]) -> tuple[list[Tensor | None], bool, bytes]:
+    """Return a message's tensors, as views into it, None where the sender had none; the flag; and the stamp."""
+    head = message[: STAMP_BYTES + 1 + len(forms)].tolist()
+    stamp, flag, present = bytes(head[:STAMP_BYTES]), bool(head[STAMP_BYTES]), head[STAMP_BYTES + 1 :]
     offset = _head_bytes(forms)
     tensors: list[Tensor | None] = []
     for is_there, form in zip(present, forms, strict=True):
         data = message[offset : offset + form.num_bytes]
         tensors.append(data.view(form.dtype).view(form.shape) if is_there else None)
         offset += form.padded_bytes
-    return tensors, bool(flag)
+    return tensors, flag, stamp
 
 
 def message_bytes(forms: Sequence[TensorForm]) -> int:
@@ -188,4 +195,4 @@ def message_bytes(forms: Sequence[TensorForm]) -> int:
 
 
 def _head_bytes(forms: Sequence[TensorForm]) -> int:
-    return -(-(1 + len(forms)) // ALIGNMENT) * ALIGNMENT
+    return -(-(STAMP_BYTES + 1 + len(forms)) // ALIGNMENT) * ALIGNMENT

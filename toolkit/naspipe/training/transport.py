@@ -52,8 +52,14 @@ class Gradients(NamedTuple):
 class Transport(Protocol):
     """Passes activations and gradients between parts."""
 
-    def announce(self, planned: PlannedAction) -> None:
-        """Learn of a planned action before it runs; every action of the plan, in its order."""
+    def announce(self, planned: PlannedAction, stamp: bytes) -> None:
+        """Learn of a planned action before it runs; every action of the plan, in its order.
+
+        Args:
+            planned: The action.
+            stamp: Digest of the plan up to it and of the subnets so far, ``STAMP_BYTES`` long: processes with
+                another stamp have planned something else.
+        """
 
     def send(self, planned: PlannedAction, unit: Unit, result: Any) -> None:
         """Pass an action's result on: a payload, or its ``Gradients``."""
@@ -71,7 +77,7 @@ class InProcess:
     def __init__(self) -> None:
         self._results: dict[Unit, Any] = {}
 
-    def announce(self, planned: PlannedAction) -> None:
+    def announce(self, planned: PlannedAction, stamp: bytes) -> None:
         """Do nothing: there is nothing to prepare."""
 
     def send(self, planned: PlannedAction, unit: Unit, result: Any) -> None:
@@ -95,6 +101,7 @@ class _Expected(NamedTuple):
     source: int
     text: str
     signature: Signature
+    stamp: bytes
 
 
 class Distributed:
@@ -110,7 +117,6 @@ class Distributed:
         stage: int,
         segments: int,
         signature: Callable[[PlannedAction], Signature],
-        device: torch.device,
         timeout: float,
     ) -> None:
         """Join the default process group, which must be there.
@@ -119,30 +125,31 @@ class Distributed:
             stage: The stage of this process; also its rank.
             segments: Segments of each stage.
             signature: Gives the signature of what crosses the boundary that an action's result passes.
-            device: Where messages live.
             timeout: Seconds after which a wait fails.
         """
         self._stage = stage
         self._segments = segments
         self._signature = signature
-        self._device = device
         self._timeout = timedelta(seconds=timeout)
         self._local = InProcess()
+        self._stamps: dict[int, bytes] = {}
         self._expected: dict[Unit, _Expected] = {}
         self._sent: deque[tuple[Any, Tensor, str]] = deque()
 
-    def announce(self, planned: PlannedAction) -> None:
+    def announce(self, planned: PlannedAction, stamp: bytes) -> None:
         """Post the receive of a message that will come here."""
         target = self._target(planned)
+        if planned.message is not None and planned.action.stage == self._stage:
+            self._stamps[planned.message] = stamp
         if planned.message is None or target // self._segments != self._stage:
             return
         action = planned.action
         signature = self._signature(planned)
         forms = _forms(action.kind, signature)
-        buffer = torch.empty(message_bytes(forms), dtype=torch.uint8, device=self._device)
+        buffer = torch.empty(message_bytes(forms), dtype=torch.uint8)
         work = distributed.irecv(buffer, src=action.stage, tag=planned.message)
         unit = Unit(action.kind, action.subnet, action.microbatch, target)
-        self._expected[unit] = _Expected(buffer, work, action.stage, str(action), signature)
+        self._expected[unit] = _Expected(buffer, work, action.stage, str(action), signature, stamp)
 
     def send(self, planned: PlannedAction, unit: Unit, result: Any) -> None:
         """Pass a result on, to another process if its part is there."""
@@ -152,9 +159,9 @@ class Distributed:
         forms = _forms(unit.kind, self._signature(planned))
         if unit.kind is Kind.FORWARD:
             values = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
-            message = pack(values, forms, self._device)
+            message = pack(values, forms, self._stamps.pop(planned.message))
         else:
-            message = pack(result.slots, forms, self._device, flag=result.finite)
+            message = pack(result.slots, forms, self._stamps.pop(planned.message), flag=result.finite)
         work = distributed.isend(message, dst=unit.part // self._segments, tag=planned.message)
         self._sent.append((work, message, str(planned.action)))
         while len(self._sent) > MAX_SENDS:
@@ -170,7 +177,13 @@ class Distributed:
         if expected is None:
             return self._local.receive(unit)
         self._wait(expected.work, f"{expected.text} from stage {expected.source}")
-        received, flag = unpack(expected.buffer, _forms(unit.kind, expected.signature))
+        received, flag, stamp = unpack(expected.buffer, _forms(unit.kind, expected.signature))
+        if stamp != expected.stamp:
+            raise TrainingError(
+                f"stages {expected.source} and {self._stage} must plan and draw the same subnets, but differ from "
+                f"{expected.text} on or before. A space, sampler or executor depends on something that is not the same "
+                "in every process, such as hash(), the order of a set, or the time."
+            )
         if unit.kind is Kind.BACKWARD:
             return Gradients(received, flag)
         tensors = iter(received)
