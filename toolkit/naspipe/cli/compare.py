@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from naspipe.comparison import COLUMNS, Comparison
+from naspipe.files import write_csv
 
 
 def show_comparison(comparison: Comparison, csv_file: Path | None, html_file: Path | None) -> None:
@@ -23,10 +23,7 @@ def show_comparison(comparison: Comparison, csv_file: Path | None, html_file: Pa
     (console if console.is_terminal else Console(width=220)).print(table)
     typer.echo("From the first action to the last; peak memory is each process's, in MiB.")
     if csv_file is not None:
-        with csv_file.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(csv_file, COLUMNS, rows)
         typer.echo(f"CSV        {csv_file}")
     if html_file is not None:
         from naspipe.report.comparison import write_comparison

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from naspipe.errors import InputError
+from naspipe.files import write_csv
 from naspipe.simulation import COLUMNS, Simulation
 
 Value = TypeVar("Value")
@@ -75,10 +75,7 @@ def show_simulation(simulation: Simulation, csv_file: Path | None, html_file: Pa
     (console if console.is_terminal else Console(width=200)).print(table)
     typer.echo(f"Means and standard deviations over {simulation.seeds} seeds of {simulation.subnets} subnets.")
     if csv_file is not None:
-        with csv_file.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(csv_file, COLUMNS, rows)
         typer.echo(f"CSV        {csv_file}")
     if html_file is not None:
         from naspipe.report.simulation import write_simulation
