@@ -372,7 +372,7 @@ def test_a_configuration_may_be_a_mapping(tiny: dict[str, Any]) -> None:
     assert as_config(config) == config
     for wrong in (None, [1], 3):
         with pytest.raises(ConfigError, match="must be a path, a mapping or a naspipe.RunConfig, but got"):
-            naspipe.run(wrong)  # type: ignore[arg-type]
+            naspipe.run(wrong)
     tiny["seed"] = object()
     with pytest.raises(ConfigError, match="must hold only numbers, texts"):
         as_config(tiny)

@@ -28,7 +28,7 @@ def make(strict: bool, delay: int, name: str = "SGD") -> tuple[Layer, nn.Paramet
 def backward(reading: Reading, subnet: int) -> None:
     """Leave a gradient that depends on the subnet and on what it read."""
     tensor = reading.tensors["w"]
-    (tensor * tensor * (subnet + 1)).sum().backward()  # type: ignore[no-untyped-call]
+    (tensor * tensor * (subnet + 1)).sum().backward()
 
 
 def reference(subnets: int, delay: int, name: str) -> Tensor:
@@ -38,7 +38,7 @@ def reference(subnets: int, delay: int, name: str) -> Tensor:
     optimizer = layer._make_optimizer([parameter])
     for subnet in range(subnets):
         read = history[max(0, subnet - delay)].clone().requires_grad_()
-        (read * read * (subnet + 1)).sum().backward()  # type: ignore[no-untyped-call]
+        (read * read * (subnet + 1)).sum().backward()
         parameter.grad = read.grad
         optimizer.param_groups[0]["lr"] = 0.01
         optimizer.step()
@@ -67,7 +67,7 @@ def test_always_active_layers_fold_in_order_whatever_order_subnets_run_in(
             ("read", y) for y in range(subnets) if y not in started and all(x in updated for x in range(y - delay))
         ]
         ready += [("update", y) for y in readings]
-        step, subnet = choose.choice(ready)  # type: ignore[attr-defined]
+        step, subnet = choose.choice(ready)
         if step == "read":
             readings[subnet] = layer.read(subnet)
             assert readings[subnet].version == max(0, subnet - delay)
@@ -103,7 +103,7 @@ def test_a_reader_in_flight_keeps_the_version_it_read() -> None:
     assert torch.equal(second.tensors["w"].detach(), before)
     assert not torch.equal(parameter.detach(), before)
     backward(second, 1)
-    assert torch.equal(second.tensors["w"].grad, 4 * before)  # type: ignore[arg-type]
+    assert torch.equal(second.tensors["w"].grad, 4 * before)
 
 
 def test_a_backward_through_a_version_that_was_overwritten_is_refused() -> None:
@@ -114,7 +114,7 @@ def test_a_backward_through_a_version_that_was_overwritten_is_refused() -> None:
     reading.tensors["w"].grad = torch.ones(4)
     layer.update(0, reading, 0.1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
 
 def test_a_reader_goes_backward_through_its_version_after_another_update() -> None:
@@ -123,8 +123,8 @@ def test_a_reader_goes_backward_through_its_version_after_another_update() -> No
     loss = (second.tensors["w"] ** 2).sum()
     backward(first, 0)
     layer.update(0, first, 0.1)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert torch.equal(second.tensors["w"].grad, 2 * torch.arange(4.0))  # type: ignore[arg-type]
+    loss.backward()
+    assert torch.equal(second.tensors["w"].grad, 2 * torch.arange(4.0))
 
 
 def test_a_read_without_gradient_advances_the_version_and_changes_nothing() -> None:

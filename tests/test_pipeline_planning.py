@@ -129,8 +129,8 @@ def test_the_forecast_knows_what_helps(tiny: dict[str, Any]) -> None:
         # Five blocks fill four stages, not eight.
         assert eight is None
         assert sixteen is None
-    assert rows["spaced", 1][1] > rows["uniform", 1][1]  # type: ignore[operator]
-    assert rows["uniform", 8][1] > rows["uniform", 1][1]  # type: ignore[operator]
+    assert rows["spaced", 1][1] > rows["uniform", 1][1]
+    assert rows["uniform", 8][1] > rows["uniform", 1][1]
 
 
 def test_plan_prints_grid_figures_and_verdict_and_writes_files(command: Command, config: Path, tmp_path: Path) -> None:
@@ -162,6 +162,30 @@ def test_plan_judges_a_plan_of_ones_own_and_ends_with_1(command: Command, config
     assert code == 1
     assert "Contract   causal: broken" in text
     assert ">>" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data["subnets"].pop(), "must be of one of the 4 subnets, but there is no 4"),
+        (lambda data: data["actions"][0].pop(0), "must occur once, but is missing"),
+        (lambda data: data["actions"][1].append(data["actions"][1][0]), "must occur once, but stands at place"),
+        (lambda data: data["actions"][0].reverse(), "must come before"),
+    ],
+    ids=["subnet", "missing", "repeated", "reversed"],
+)
+def test_plan_judges_and_draws_a_malformed_plan_without_a_crash(
+    command: Command, config: Path, tmp_path: Path, change: Callable[[Any], None], message: str
+) -> None:
+    path, page, trace = tmp_path / "plan.json", tmp_path / "plan.html", tmp_path / "plan.trace"
+    assert command("plan", config, "--stages", 2, "--subnets", 5, "--json", path)[0] == 0
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    code, text, errors = command("plan", path, "--html", page, "--trace", trace)
+    assert code == 1
+    assert message in text
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,7 @@ def test_a_message_holds_any_nest_and_says_what_is_missing() -> None:
         assert unpack(packed, forms) == ([None, None], flag, b"12345678")
     again, _, _ = unpack(pack([None, torch.ones(2)], forms, b"12345678"), forms)
     assert again[0] is None
-    assert torch.equal(again[1], torch.ones(2))  # type: ignore[arg-type]
+    assert torch.equal(again[1], torch.ones(2))
 
 
 def test_gradients_have_a_slot_for_every_leaf_and_bytes_only_where_they_can_be() -> None:

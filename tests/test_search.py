@@ -201,7 +201,7 @@ def test_a_strategy_that_proposes_what_is_no_list_of_architectures_is_stopped(an
                 return super().ask()
             if isinstance(answer, Exception):
                 raise answer
-            return answer  # type: ignore[no-any-return]
+            return answer
 
     with pytest.raises(SearchError, match=f"strategy Wrong: ask.. {message}|strategy Wrong: {message}"):
         search(Wrong())

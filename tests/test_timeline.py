@@ -214,7 +214,7 @@ def test_the_page_names_what_the_plan_is(tmp_path: Any) -> None:
         "causal contract", "kept verdict", "csp executor", "3 stages", "1 segments", "2 micro-batches",
         "2 delay", "12 subnets", f"{plan.makespan} makespan", f"{plan.bound} bound",
         f"{plan.bubble:.3f} bubble",
-        f"{plan.makespan / plan.bound:.3f} makespan / bound",  # type: ignore[operator]
+        f"{plan.makespan / plan.bound:.3f} makespan / bound",
     ):  # fmt: skip
         assert figure in text
     assert "more versions" in text

@@ -71,7 +71,7 @@ def by_hand(subnets: int, optimizer: dict[str, Any], microbatches: int) -> tuple
                     torch.manual_seed(derive_key(config.seed, "block", y, part, index))
                     x = block(x.clone(), architecture)
                 loss = F.cross_entropy(x, piece.targets, reduction="sum") / len(batch.targets)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 parts.append(loss.item())
             losses.append(math.fsum(parts))
             for used in supernet.used_layers(architecture):
@@ -134,7 +134,7 @@ def delayed_by_hand(subnets: int, delay: int) -> Supernet:
                 torch.manual_seed(derive_key(config.seed, "block", y, 0, index))
                 x = block(x.clone(), architecture)
             loss = F.cross_entropy(x, batch.targets, reduction="sum") / len(batch.targets)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             for key in always:
                 parameters[key].data.copy_(history[-1][key])
             for used in supernet.used_layers(architecture):
@@ -352,7 +352,7 @@ def test_boundaries_cut_any_nest_with_one_gradient_a_slot() -> None:
     copied["a"].mul_(2)  # a block may change its input in place
     output = (copied["a"] + copied["b"][0] * 3, copied["b"][1].detach())
     gradients = backward_block(leave_block(output), [torch.ones(3, 4), None], leaves)
-    assert torch.equal(gradients[0], torch.full((3, 4), 2.0))  # type: ignore[arg-type]
-    assert torch.equal(gradients[1], torch.full((3, 4), 3.0))  # type: ignore[arg-type]
+    assert torch.equal(gradients[0], torch.full((3, 4), 2.0))
+    assert torch.equal(gradients[1], torch.full((3, 4), 3.0))
     assert gradients[2] is None
     assert shared.grad_fn is not None

@@ -15,7 +15,7 @@ from naspipe.pipeline.action import Kind
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.planfile import read_plan, write_plan
 from naspipe.pipeline.statistics import stage_statistics, versions_held
-from naspipe.pipeline.validator import Violation, explain, find_violations
+from naspipe.pipeline.validator import Violation, explain, find_violations, has_form
 from naspipe.planning import prepare_planning
 
 COLORS = ("blue", "green", "magenta", "cyan", "yellow", "red")
@@ -34,10 +34,8 @@ def show_plan(
     console = Console()
     console.print(draw_grid(plan, console.width))
     violations = find_violations(plan)
-    show_figures(plan, console)
-    if layer_bytes is not None:
-        megabytes = [f"{held / 2**20:.2f}" for held in versions_held(plan, layer_bytes)]
-        console.print(Text(f"Memory     {_few(megabytes)}  MiB of these versions, by stage"))
+    if has_form(violations):
+        show_figures(plan, console, layer_bytes)
     show_verdict(plan, violations)
     if json_file is not None:
         write_plan(plan, json_file)
@@ -89,8 +87,8 @@ def draw_grid(plan: Plan, width: int) -> Text:
     return grid
 
 
-def show_figures(plan: Plan, console: Console) -> None:
-    """Print what the plan takes and holds."""
+def show_figures(plan: Plan, console: Console, layer_bytes: Mapping[tuple[int, str], int] | None) -> None:
+    """Print what the plan takes and holds; the memory of versions if the layers' sizes are known."""
     bound = "" if not plan.bound else f", {plan.makespan / plan.bound:.3f} times the bound {plan.bound:,}"
     distinct = len({tuple(map(tuple, subnet.layers)) for subnet in plan.subnets})
     typer.echo(f"Subnets    {len(plan.subnets):,}, {distinct:,} of them with different layers")
@@ -105,6 +103,9 @@ def show_figures(plan: Plan, console: Console) -> None:
     ):
         if title != "Moves" or any(row.moves for row in statistics):
             console.print(Text(f"{title:<10} {_few(values)}{_UNITS[title]}"))
+    if layer_bytes is not None:
+        megabytes = [f"{held / 2**20:.2f}" for held in versions_held(plan, layer_bytes)]
+        console.print(Text(f"Memory     {_few(megabytes)}  MiB of these versions, by stage"))
 
 
 _UNITS = {

@@ -6,7 +6,7 @@ of the contract that the plan claims (``pipeline/versions.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from naspipe.pipeline.action import Action, Kind
@@ -59,6 +59,11 @@ def find_violations(plan: Plan) -> list[Violation]:
         *find_version_violations(index),
         *find_recorded_violations(index),
     ]
+
+
+def has_form(violations: Sequence[Violation]) -> bool:
+    """Tell whether a plan has the form that its statistics are computed from, whatever else is wrong with it."""
+    return all(violation.rule not in ("action", "order", "time") for violation in violations)
 
 
 def explain(plan: Plan, violation: Violation) -> str:

@@ -131,6 +131,12 @@ class _Judge:
             for name, strict in planned.layers[block]:
                 yield (block, name), not strict and self._plan.delay is not None
 
+    def _due(self, key: LayerKey, subnet: int) -> tuple[int, int]:
+        """Return the lowest and the highest version that a subnet may read of a layer without a delay."""
+        users = self._users[key]
+        lowest = bisect_left(users, self._contract.horizon(subnet))
+        return lowest, bisect_left(users, subnet) if self._contract.kind == "stale" else lowest
+
     def read(self, action: Action, part: int, place: int) -> Iterator[Violation]:
         """Judge a subnet's read of all its layers on a part."""
         subnet = action.subnet
@@ -142,8 +148,7 @@ class _Judge:
                 # Older versions are kept for those who are due them.
                 highest = len(users)
             else:
-                lowest = bisect_left(users, self._contract.horizon(subnet))
-                highest = bisect_left(users, subnet) if self._contract.kind == "stale" else lowest
+                lowest, highest = self._due(key, subnet)
             if version < lowest:
                 other, what, due = users[version], "has not come yet", lowest
             elif version > highest:
@@ -162,13 +167,11 @@ class _Judge:
         """Judge the versions that a subnet is recorded to have read on a part."""
         subnet = action.subnet
         for key, delayed in self._layers(subnet, part):
-            users = self._users[key]
             if delayed:
                 assert self._plan.delay is not None
                 lowest = highest = max(0, subnet - self._plan.delay)
             else:
-                lowest = bisect_left(users, self._contract.horizon(subnet))
-                highest = bisect_left(users, subnet) if self._contract.kind == "stale" else lowest
+                lowest, highest = self._due(key, subnet)
             version = seen.get(key, -1)
             if not lowest <= version <= highest:
                 yield self._recorded(action, place, key, version, lowest if version < lowest else highest, "read")
@@ -184,7 +187,7 @@ class _Judge:
     def _recorded(self, action: Action, place: int, key: LayerKey, version: int, due: int, rule: str) -> Violation:
         block, name = key
         users = self._users[key]
-        other = users[min(max(version, 0), len(users) - 1)] if version < due else users[min(version, len(users)) - 1]
+        other = users[max(version, 0)] if version < due else users[min(version, len(users)) - 1]
         return Violation(
             rule,
             f"{action} is recorded to have seen layer {name!r} of block {block} at version {version}, but version "

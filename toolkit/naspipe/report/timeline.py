@@ -12,7 +12,7 @@ from naspipe.files import write_text
 from naspipe.pipeline.action import Kind, PlannedAction
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.statistics import stage_statistics
-from naspipe.pipeline.validator import Violation, explain
+from naspipe.pipeline.validator import Violation, explain, has_form
 from naspipe.pipeline.waits import CausalWait, causal_waits
 from naspipe.report.figures import INK, new_figure
 from naspipe.report.markup import note, number, plot, problem, section, standalone_page, table
@@ -246,7 +246,7 @@ def _wrong(plan: Plan, violations: Sequence[Violation]) -> list[str]:
 
 def _stages(plan: Plan, violations: Sequence[Violation]) -> str:
     """Return the table of stages; of a plan without its form, only what each stage's own actions say."""
-    formless = any(violation.rule in ("action", "order", "time") for violation in violations)
+    formless = not has_form(violations)
     head = ["stage", "blocks", "actions", "busy, ticks", "idle"]
     rows: list[list[object]] = []
     for stage, row in enumerate(plan.actions):
