@@ -14,6 +14,7 @@ from naspipe import registry
 from naspipe.components import Components
 from naspipe.config.resolve import plugin_arguments
 from naspipe.config.schema import RunConfig
+from naspipe.environment import torchrun_processes
 from naspipe.errors import InputError, NaspipeWarning, SpaceError
 from naspipe.pipeline.costs import CostTable, scaled_table
 from naspipe.pipeline.partition import Cuts
@@ -174,6 +175,11 @@ def check_layout(config: RunConfig, components: Components, splits: Splits | Non
         from naspipe.training.processes import check_processes
 
         check_processes(config)
+    elif torchrun_processes() > 1:
+        raise InputError(
+            f"torchrun has started {torchrun_processes()} processes, but executor.transport is "
+            f"{config.executor.transport!r}. Set executor.transport=distributed, or start naspipe by itself."
+        )
     planning = prepare_planning(without_measuring(config, "uniform"), components, splits)
     planning.planner()
     return planning

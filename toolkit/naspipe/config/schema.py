@@ -102,6 +102,9 @@ class ExecutorConfig(Section):
     transport: Literal["in-process", "distributed"] = Field(
         default="in-process", description="All stages in one process, or a process for each."
     )
+    backend: Literal["auto", "gloo", "nccl"] = Field(
+        default="auto", description="What moves results between processes; auto: nccl between GPUs, else gloo."
+    )
     recompute: bool = Field(
         default=False, description="Keep only the input of each block and run it again in the backward: less memory."
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -45,13 +46,15 @@ class LayerParameters:
         return f"block {self.block}, layer {self.name!r}"
 
 
-def build_blocks(space: SearchSpace, seed: int, purpose: str) -> Iterator[Block]:
+def build_blocks(space: SearchSpace, seed: int, purpose: str, own: Container[int] | None = None) -> Iterator[Block]:
     """Build the blocks of a space one by one, each initialised from its own key.
 
     Args:
         space: The search space.
         seed: The run's seed.
         purpose: What the weights are for; another purpose gives other weights.
+        own: Indices of the blocks that get memory, or None: all do. The others are built on the meta device, as far
+            as the space builds them one by one.
 
     Raises:
         SpaceError: The space yields something that is no module, or no block at all.
@@ -70,7 +73,8 @@ def build_blocks(space: SearchSpace, seed: int, purpose: str) -> Iterator[Block]
         iterator = iter(blocks)
         while True:
             torch.default_generator.manual_seed(derive_key(seed, purpose, "init", count))
-            with calling(f"{name}.blocks(): building block {count}", SpaceError):
+            place = contextlib.nullcontext() if own is None or count in own else torch.device("meta")
+            with calling(f"{name}.blocks(): building block {count}", SpaceError), place:
                 module = next(iterator, end)
             if module is end:
                 break
@@ -88,19 +92,20 @@ class Supernet(nn.Module):
     Normalisations keep no running statistics in it; ``extract`` gives them back.
     """
 
-    def __init__(self, space: SearchSpace, seed: int) -> None:
+    def __init__(self, space: SearchSpace, seed: int, own: Container[int] | None = None) -> None:
         """Build all blocks.
 
         Args:
             space: The search space.
             seed: Decides the initial weights.
+            own: As for ``build_blocks``.
 
         Raises:
             SpaceError: The blocks are not well formed.
         """
         super().__init__()
         self.space = space
-        self.blocks = nn.ModuleList(build_blocks(space, seed, "supernet"))
+        self.blocks = nn.ModuleList(build_blocks(space, seed, "supernet", own))
         drop_statistics(self.blocks)
         # For every block its layers that have parameters, by name.
         self.layers_by_block = [layers_of(block, index) for index, block in enumerate(self)]
