@@ -158,7 +158,7 @@ def prepare_planning(config: RunConfig, components: Components, splits: Splits |
     Raises:
         InputError: The costs cannot be had.
     """
-    supernet = build_on_meta(components.space, config.seed)
+    supernet = build_on_meta(components.space, config.seed, config.training.freeze_always_active)
     return Planning(config, components, supernet, _costs(config, components, supernet, splits))
 
 
@@ -192,14 +192,14 @@ def without_measuring(config: RunConfig, instead: str) -> RunConfig:
     return config.model_copy(update={"executor": config.executor.model_copy(update={"costs": instead})})
 
 
-def build_on_meta(space: SearchSpace, seed: int) -> Supernet:
+def build_on_meta(space: SearchSpace, seed: int, freeze_always_active: bool = False) -> Supernet:
     """Return a space's supernet without memory for its weights."""
     try:
         with torch.device("meta"):
-            return Supernet(space, seed)
+            return Supernet(space, seed, freeze_always_active=freeze_always_active)
     except SpaceError:
         # A space may compute with the values of tensors while it is built; then there is no other way.
-        return Supernet(space, seed).to("meta")
+        return Supernet(space, seed, freeze_always_active=freeze_always_active).to("meta")
 
 
 def _costs(config: RunConfig, components: Components, supernet: Supernet, splits: Splits | None) -> CostTable:

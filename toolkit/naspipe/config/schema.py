@@ -67,6 +67,10 @@ class TrainingConfig(OptimizationConfig):
         description="Updates that reads of always-active layers lag behind; 0 is strict order. By default 8, "
         "or null where the executor's contract governs all layers.",
     )
+    freeze_always_active: bool = Field(
+        default=False,
+        description="Leave always-active layers (stem, head, embeddings) at their initial weights; no delay is needed.",
+    )
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Largest gradient norm of a layer, or null: no clipping."
     )

@@ -95,7 +95,8 @@ class Run:
         # Before the folder is made, so that missing data or a broken space leaves nothing behind.
         components = build_components(resolved)
         with deterministic(resolved.training.threads, resolved.training.device):
-            untrained = Supernet(components.space, resolved.seed)
+            freeze = resolved.training.freeze_always_active
+            untrained = Supernet(components.space, resolved.seed, freeze_always_active=freeze)
         splits = check_task(components, resolved, untrained)
         check_layout(resolved, components, splits).warn()
         folder = create_folder(out, (resolved.space.name, resolved.task.name))

@@ -92,13 +92,16 @@ class Supernet(nn.Module):
     Normalisations keep no running statistics in it; ``extract`` gives them back.
     """
 
-    def __init__(self, space: SearchSpace, seed: int, own: Container[int] | None = None) -> None:
+    def __init__(
+        self, space: SearchSpace, seed: int, own: Container[int] | None = None, freeze_always_active: bool = False
+    ) -> None:
         """Build all blocks.
 
         Args:
             space: The search space.
             seed: Decides the initial weights.
             own: As for ``build_blocks``.
+            freeze_always_active: Let parameters outside every strict layer need no gradient.
 
         Raises:
             SpaceError: The blocks are not well formed.
@@ -107,6 +110,9 @@ class Supernet(nn.Module):
         self.space = space
         self.blocks = nn.ModuleList(build_blocks(space, seed, "supernet", own))
         drop_statistics(self.blocks)
+        if freeze_always_active:
+            for block in self:
+                _freeze_always_active(block)
         # For every block its layers that have parameters, by name.
         self.layers_by_block = [layers_of(block, index) for index, block in enumerate(self)]
         _refuse_tied(self.layers_by_block)
@@ -142,9 +148,11 @@ class Supernet(nn.Module):
 
     def num_parameters(self, architecture: Architecture | None = None) -> int:
         """Return the number of scalar parameters of an architecture, or of the whole supernet."""
+        total = sum(parameter.numel() for parameter in self.parameters())
         if architecture is None:
-            return sum(layer.num_parameters for layer in self.layers())
-        return sum(layer.num_parameters for used in self.used_layers(architecture) for layer in used)
+            return total
+        frozen = total - sum(layer.num_parameters for layer in self.layers())
+        return frozen + sum(layer.num_parameters for used in self.used_layers(architecture) for layer in used)
 
     def extract(self, architecture: Architecture) -> nn.Sequential:
         """Return a copy of one subnet with the shared weights, as an ordinary module.
@@ -172,8 +180,15 @@ def _assemble(modules: Iterator[nn.Module]) -> nn.Sequential:
     return subnet
 
 
+def _freeze_always_active(block: Block) -> None:
+    strict = {id(parameter) for module in block.layers().values() for parameter in module.parameters()}
+    for parameter in block.parameters():
+        if id(parameter) not in strict:
+            parameter.requires_grad_(False)
+
+
 def layers_of(block: Block, index: int) -> dict[str, LayerParameters]:
-    """Return the layers of a block that have parameters, by name.
+    """Return the layers of a block that have parameters, by name; always-active ones that are frozen are in none.
 
     Raises:
         SpaceError: Two layers share a parameter, or a layer's module is not part of the block.
@@ -200,7 +215,8 @@ def layers_of(block: Block, index: int) -> dict[str, LayerParameters]:
             raise SpaceError(f"block {index}: a layer must not be called {name!r}.")
         if parameters:
             layers[name] = LayerParameters(index, name, True, parameters)
-    rest = {path: p for path, p in block.named_parameters() if id(p) not in owners}
+    # What is frozen and always active never changes: nobody waits for it, so it is in no layer.
+    rest = {path: p for path, p in block.named_parameters() if id(p) not in owners and p.requires_grad}
     if rest:
         layers[ALWAYS_ACTIVE] = LayerParameters(index, ALWAYS_ACTIVE, False, rest)
     return layers

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import resource
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -72,15 +73,16 @@ def prepare_trainer(
 
 def _build(config: RunConfig, components: Components, cuts: Cuts, stage: int | None) -> Supernet:
     """Return a new supernet, with memory for the blocks of a stage only where that will do."""
+    build = partial(Supernet, components.space, config.seed, freeze_always_active=config.training.freeze_always_active)
     # Under autocast, the form of what a block returns is found on real blocks.
     if stage is None or config.training.precision != "fp32":
-        return Supernet(components.space, config.seed)
+        return build()
     segments = config.executor.segments
     try:
-        return Supernet(components.space, config.seed, range(cuts[stage * segments], cuts[(stage + 1) * segments]))
+        return build(own=range(cuts[stage * segments], cuts[(stage + 1) * segments]))
     except SpaceError:
         # A space may compute with the values of tensors while it is built; then there is no other way.
-        return Supernet(components.space, config.seed)
+        return build()
 
 
 def layer_digests(trainer: SupernetTrainer) -> dict[str, str]:
