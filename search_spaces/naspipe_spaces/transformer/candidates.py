@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 from naspipe.errors import SpaceError
 from naspipe_spaces.transformer.operators import (
@@ -18,11 +18,10 @@ from naspipe_spaces.transformer.operators import (
     SelfAttention,
     SeparableConvolution,
 )
+from naspipe_spaces.transformer.parameters import Count
 
-Count = Literal[24, 48, 72, 96]
+COUNTS: tuple[int, ...] = get_args(Count)
 """How many candidates a block may have."""
-
-COUNTS: tuple[Count, ...] = (24, 48, 72, 96)
 
 MOST_HEADS = 16
 """The most heads of a candidate; they divide every inner width, since they divide the width."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
-from pydantic import Field
 from torch import nn
 
 from naspipe.space import Decision, SearchSpace
-from naspipe_spaces.transformer.candidates import Candidate, Count, choose_candidates, require_width
+from naspipe_spaces.transformer.candidates import Candidate, choose_candidates, require_width
 from naspipe_spaces.transformer.ends import OneSequence, SequenceHead, WordEmbedding
 from naspipe_spaces.transformer.layers import CandidateBlock, SequenceLayer
-
-PositiveInt = Annotated[int, Field(ge=1)]
-Chance = Annotated[float, Field(ge=0, lt=1)]
+from naspipe_spaces.transformer.parameters import Chance, Count, PositiveInt, TwoOrMore
 
 
 class TransformerLM(SearchSpace):
@@ -22,7 +18,7 @@ class TransformerLM(SearchSpace):
 
     def __init__(
         self,
-        vocabulary: Annotated[int, Field(ge=2)] = 1000,
+        vocabulary: TwoOrMore = 1000,
         blocks: PositiveInt = 6,
         candidates: Count = 24,
         width: PositiveInt = 64,

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
 from torch import nn
 
 from naspipe.errors import SpaceError
 from naspipe.space import Architecture, ArchitectureGraph, Decision, SearchSpace
 from naspipe.suggestions import listing
-from naspipe_spaces.transformer.candidates import Candidate, Count, choose_candidates, require_width
+from naspipe_spaces.transformer.candidates import Candidate, choose_candidates, require_width
 from naspipe_spaces.transformer.ends import TargetHead, TwoSequences, WordEmbedding
 from naspipe_spaces.transformer.layers import CandidateBlock, DecoderLayer, EncoderLayer
+from naspipe_spaces.transformer.parameters import Chance, Count, PositiveInt, TwoOrMore
 
-PositiveInt = Annotated[int, Field(ge=1)]
-Chance = Annotated[float, Field(ge=0, lt=1)]
 Preset = Literal["small", "nlp.c0", "nlp.c1", "nlp.c2", "nlp.c3"]
 
 
@@ -50,8 +48,8 @@ class TransformerSeq2Seq(SearchSpace):
 
     def __init__(
         self,
-        vocabulary: Annotated[int, Field(ge=2)] = 1000,
-        target_vocabulary: Annotated[int, Field(ge=2)] | None = None,
+        vocabulary: TwoOrMore = 1000,
+        target_vocabulary: TwoOrMore | None = None,
         preset: Preset = "small",
         encoder_blocks: PositiveInt | None = None,
         decoder_blocks: PositiveInt | None = None,

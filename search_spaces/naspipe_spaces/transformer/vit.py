@@ -7,19 +7,15 @@ token, which a convolution over positions would mix with its neighbours only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
-from pydantic import Field
 from torch import nn
 
 from naspipe.errors import SpaceError
 from naspipe.space import Decision, SearchSpace
-from naspipe_spaces.transformer.candidates import Candidate, Count, choose_candidates, require_width
+from naspipe_spaces.transformer.candidates import Candidate, choose_candidates, require_width
 from naspipe_spaces.transformer.ends import ImageHead, Patches
 from naspipe_spaces.transformer.layers import CandidateBlock, SequenceLayer
-
-PositiveInt = Annotated[int, Field(ge=1)]
-Chance = Annotated[float, Field(ge=0, lt=1)]
+from naspipe_spaces.transformer.parameters import Chance, Count, PositiveInt, TwoOrMore
 
 
 class VisionTransformer(SearchSpace):
@@ -33,7 +29,7 @@ class VisionTransformer(SearchSpace):
         image_size: PositiveInt = 8,
         patch_size: PositiveInt = 2,
         input_channels: PositiveInt = 1,
-        classes: Annotated[int, Field(ge=2)] = 10,
+        classes: TwoOrMore = 10,
         dropout: Chance = 0.1,
     ) -> None:
         """Describe the space.
