@@ -159,9 +159,10 @@ def test_sinusoids_tell_positions_apart_and_padding_stays_zero() -> None:
     ("name", "inputs", "message"),
     [
         ("lm", torch.ones(1, 257, dtype=torch.long), "at most max_length = 256 positions, but one has 257. Set space"),
-        ("lm", torch.full((1, 2), 11), r"in \[0, vocabulary\), and that is 11, but some reach from 11 to 11"),
+        ("lm", torch.full((1, 2), 11), "at least 0 and below vocabulary = 11, but go from 11 to 11. Set space.vocab"),
         ("seq2seq", (words(1, 2), torch.full((1, 2), 9)), "Set space.target_vocabulary to the number"),
-        ("lm", torch.ones(1, 2), r"type int64 .*, but are torch.float32 of shape \(1, 2\)"),
+        ("lm", torch.ones(1, 2), r"tensor of int64 .*, but are torch.float32 of shape \(1, 2\)"),
+        ("lm", (words(1, 2), words(1, 2)), "tensor of int64 .*, but are tuple. Choose a task"),
         ("seq2seq", words(1, 2), r"a pair \(source, target\) of words, but are of type Tensor"),
         ("vit", torch.ones(1, 3, 4, 4), r"channels, height and width \(1, 4, 4\), but have \(3, 4, 4\)"),
     ],
@@ -315,3 +316,6 @@ def test_the_drawing_has_encoder_and_decoder_side_by_side() -> None:
     assert [label for _, _, label in graph.edges] == [*architecture.values(), ""]
     assert [label for _, label, _, _ in graph.nodes] == ["in", "1", "out"] * 2
     assert graph.edges[-1][:2] == ("encoder.2", "decoder.0")
+    # A report shows what lies between the nodes.
+    rows = [row for _, _, _, row in graph.nodes]
+    assert all(min(rows) <= row <= max(rows) for _, _, row in graph.titles)

@@ -51,11 +51,12 @@ class WordEmbedding(nn.Module):
         x = self.table(ids) + sinusoids(ids.shape[1], self.table.embedding_dim, ids.device)
         return self.dropout(x), ids != PAD
 
-    def _require(self, ids: Tensor) -> None:
-        if ids.dim() != 2 or ids.dtype != torch.int64:
+    def _require(self, ids: Any) -> None:
+        if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.dtype != torch.int64:
+            given = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
             raise SpaceError(
-                f"words must be whole numbers of type int64 and shape (samples, positions), but are {ids.dtype} "
-                f"of shape {tuple(ids.shape)}. Choose a task whose inputs are words."
+                f"words must be a tensor of int64 of shape (samples, positions), but are {given}. "
+                "Choose a task whose inputs are words."
             )
         if ids.shape[1] > self.max_length:
             raise SpaceError(
@@ -68,8 +69,8 @@ class WordEmbedding(nn.Module):
             vocabulary = self.table.num_embeddings
             if lowest < 0 or highest >= vocabulary:
                 raise SpaceError(
-                    f"words must be in [0, {self.parameter}), and that is {vocabulary}, but some reach from {lowest} "
-                    f"to {highest}. Set space.{self.parameter} to the number of the task's words."
+                    f"words must be at least 0 and below {self.parameter} = {vocabulary}, but go from {lowest} to "
+                    f"{highest}. Set space.{self.parameter} to the number of the task's words."
                 )
 
 

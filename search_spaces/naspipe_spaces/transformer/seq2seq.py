@@ -89,6 +89,7 @@ class TransformerSeq2Seq(SearchSpace):
         self.candidates = choose_candidates(sizes.candidates if candidates is None else candidates)
         self.vocabulary = vocabulary
         self.target_vocabulary = vocabulary if target_vocabulary is None else target_vocabulary
+        self._target_parameter = "vocabulary" if target_vocabulary is None else "target_vocabulary"
         self.cross_heads = cross_heads
         self.max_length = max_length
         self.dropout = dropout
@@ -105,7 +106,7 @@ class TransformerSeq2Seq(SearchSpace):
         In go words of source (N, S) and target (N, T), as a pair; out come logits (N, T, target_vocabulary).
         """
         yield TwoSequences(
-            self._words(self.vocabulary, "vocabulary"), self._words(self.target_vocabulary, "target_vocabulary")
+            self._words(self.vocabulary, "vocabulary"), self._words(self.target_vocabulary, self._target_parameter)
         )
         for decision in self.decisions[: self.encoder_blocks]:
             yield CandidateBlock(decision, self.candidates, self._encoder_layer)
@@ -136,6 +137,6 @@ class TransformerSeq2Seq(SearchSpace):
                 for place in range(count)
             ]
         edges.append((f"encoder.{self.encoder_blocks}", "decoder.0", ""))
-        titles = (("encoder", -0.2, 0.7), ("decoder", 1.3, 0.7))
+        titles = (("encoder", 0.1, 0.0), ("decoder", 1.6, 0.0))
         note = "The encoder is at the left; what leaves it goes to the cross-attention of every layer of the decoder."
         return ArchitectureGraph(tuple(nodes), tuple(edges), titles, note)
