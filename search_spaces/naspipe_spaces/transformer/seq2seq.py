@@ -48,7 +48,7 @@ class TransformerSeq2Seq(SearchSpace):
 
     def __init__(
         self,
-        vocabulary: TwoOrMore = 1000,
+        vocabulary: TwoOrMore = 4000,
         target_vocabulary: TwoOrMore | None = None,
         preset: Preset = "small",
         encoder_blocks: PositiveInt | None = None,
