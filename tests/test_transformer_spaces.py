@@ -40,10 +40,10 @@ def words(samples: int, length: int, seed: int = 0) -> Tensor:
 
 SPACES: dict[str, tuple[SearchSpace, Any]] = {
     "seq2seq": (
-        TransformerSeq2Seq(WORDS, 9, encoder_blocks=2, decoder_blocks=2, width=16, candidates=96),
+        TransformerSeq2Seq(WORDS, 9, encoder_blocks=2, decoder_blocks=2, width=16, candidates=48),
         (words(4, 7), words(4, 5, 1).clamp(max=8)),
     ),
-    "lm": (TransformerLM(WORDS, blocks=3, width=16, candidates=48), words(4, 6)),
+    "lm": (TransformerLM(WORDS, blocks=3, width=16), words(4, 6)),
     "vit": (VisionTransformer(blocks=3, width=16, image_size=4, classes=3), torch.randn(4, 1, 4, 4)),
 }
 SUPERNETS = {name: Supernet(space, 0) for name, (space, _) in SPACES.items()}
@@ -219,23 +219,21 @@ SMALL = {"width": 16, "candidates": 24}
 RUNS: dict[str, dict[str, Any]] = {
     "seq2seq": {
         "space": {"name": "transformer_seq2seq", "vocabulary": 11, "target_vocabulary": 9, "encoder_blocks": 2,
-                  "decoder_blocks": 2, **SMALL},
+                  "decoder_blocks": 1, **SMALL},
         "task": {"name": "test_transformer_spaces:Translation"},
     },
     "lm": {
-        "space": {"name": "transformer_lm", "vocabulary": 11, "blocks": 4, **SMALL},
+        "space": {"name": "transformer_lm", "vocabulary": 11, "blocks": 2, **SMALL},
         "task": {"name": "test_transformer_spaces:NextWord"},
     },
     "vit": {
-        "space": {"name": "vit", "image_size": 4, "blocks": 4, "classes": 3, **SMALL},
+        "space": {"name": "vit", "image_size": 4, "blocks": 2, "classes": 3, **SMALL},
         "task": {"name": "conftest:TinyTask"},
     },
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "precision"), [("seq2seq", "fp32"), ("lm", "fp32"), ("vit", "fp32"), ("seq2seq", "bf16")]
-)
+@pytest.mark.parametrize(("name", "precision"), [("seq2seq", "fp32"), ("lm", "fp32"), ("vit", "fp32"), ("lm", "bf16")])
 def test_training_on_three_stages_gives_the_bits_of_one(name: str, precision: str) -> None:
     training = {"subnets": 10, "batch_size": 8, "microbatches": 2, "delay": 2, "precision": precision,
                 "optimizer": {"name": "AdamW", "lr": 0.01}}  # fmt: skip
