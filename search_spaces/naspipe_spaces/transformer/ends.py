@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from naspipe.errors import SpaceError
-from naspipe_spaces.transformer.layers import One, Two
+from naspipe_spaces.transformer.layers import PairPayload, SequencePayload
 
 PAD = 0
 """The word that fills sequences up to one length."""
@@ -81,7 +81,7 @@ class OneSequence(nn.Module):
         super().__init__()
         self.words = words
 
-    def forward(self, ids: Tensor) -> One:
+    def forward(self, ids: Tensor) -> SequencePayload:
         """Return the payload of the blocks."""
         x, mask = self.words(ids)
         return x, mask
@@ -95,7 +95,7 @@ class TwoSequences(nn.Module):
         self.source = source
         self.target = target
 
-    def forward(self, inputs: Any) -> Two:
+    def forward(self, inputs: Any) -> PairPayload:
         """Return the payload of the blocks.
 
         Args:
@@ -126,7 +126,7 @@ class Patches(nn.Module):
         nn.init.normal_(self.positions, std=0.02)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, images: Tensor) -> One:
+    def forward(self, images: Tensor) -> SequencePayload:
         """Return the payload of the blocks.
 
         Raises:
@@ -149,7 +149,7 @@ class SequenceHead(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.linear = nn.Linear(width, vocabulary)
 
-    def forward(self, payload: One) -> Tensor:
+    def forward(self, payload: SequencePayload) -> Tensor:
         """Return logits (N, T, V)."""
         logits: Tensor = self.linear(self.norm(payload[0]))
         return logits
@@ -158,7 +158,7 @@ class SequenceHead(nn.Module):
 class TargetHead(SequenceHead):
     """The last block of an encoder and decoder: the same, of the target."""
 
-    def forward(self, payload: Two) -> Tensor:  # type: ignore[override]  # another payload
+    def forward(self, payload: PairPayload) -> Tensor:  # type: ignore[override]  # another payload
         """Return logits (N, T, V)."""
         return super().forward((payload[2], payload[3]))
 
@@ -171,7 +171,7 @@ class ImageHead(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.linear = nn.Linear(width, classes)
 
-    def forward(self, payload: One) -> Tensor:
+    def forward(self, payload: SequencePayload) -> Tensor:
         """Return logits (N, classes)."""
         logits: Tensor = self.linear(self.norm(payload[0]).mean(dim=1))
         return logits

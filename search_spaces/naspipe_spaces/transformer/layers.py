@@ -17,8 +17,11 @@ from naspipe.supernet import ChoiceBlock
 from naspipe_spaces.transformer.candidates import Candidate
 from naspipe_spaces.transformer.operators import CrossAttention, Operator, zero_padding
 
-One = tuple[Tensor, Tensor | None]
-Two = tuple[Tensor, Tensor, Tensor, Tensor]
+SequencePayload = tuple[Tensor, Tensor | None]
+"""A sequence and its mask."""
+
+PairPayload = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Source, its mask, target, its mask."""
 
 
 class CandidateBlock(ChoiceBlock):
@@ -64,7 +67,7 @@ class SequenceLayer(nn.Module):
         super().__init__()
         self.own = Residual(operator, width, dropout)
 
-    def forward(self, payload: One) -> One:
+    def forward(self, payload: SequencePayload) -> SequencePayload:
         """Change the sequence."""
         x, mask = payload
         return self.own(x, mask), mask
@@ -77,7 +80,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.own = Residual(operator, width, dropout)
 
-    def forward(self, payload: Two) -> Two:
+    def forward(self, payload: PairPayload) -> PairPayload:
         """Change the source."""
         source, source_mask, target, target_mask = payload
         return self.own(source, source_mask), source_mask, target, target_mask
@@ -95,7 +98,7 @@ class DecoderLayer(nn.Module):
         self.cross = CrossAttention(width, cross_heads)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, payload: Two) -> Two:
+    def forward(self, payload: PairPayload) -> PairPayload:
         """Change the target."""
         source, source_mask, target, target_mask = payload
         target = self.own(target, target_mask)

@@ -84,7 +84,7 @@ class TransformerSeq2Seq(SearchSpace):
         if self.width % cross_heads:
             raise SpaceError(
                 f"cross_heads must divide the width, but is {cross_heads}, and the width is {self.width}. "
-                f"Set it to 1, 2, 4, 8 or 16, which divide every width."
+                "Set it to 1, 2, 4, 8 or 16, which divide every width."
             )
         self.candidates = choose_candidates(sizes.candidates if candidates is None else candidates)
         self.vocabulary = vocabulary
