@@ -81,7 +81,7 @@ def train(
     if trace:
         from naspipe.cli.plan import trace_summary
 
-        say(trace_summary(new.folder.trace, new.config))
+        say(trace_summary(new))
     say(f"Next        naspipe search {new.folder.quoted}")
 
 

@@ -92,7 +92,9 @@ class ExecutorConfig(Section):
         description="Blocks of each stage: balanced for the expected cost, for each subnet, or as given.",
     )
     costs: str = Field(
-        default="uniform", description="What blocks cost in the plan: uniform, flops, or a table's file."
+        default="uniform",
+        description="What blocks cost in the plan: uniform, flops, profile (measured at the start of training), or a "
+        "table's file.",
     )
     window: PositiveInt | None = Field(
         default=None, description="Subnets in flight at most, or null: the executor says."

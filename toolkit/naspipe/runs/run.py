@@ -26,7 +26,7 @@ from naspipe.files import (
     write_text,
     writing,
 )
-from naspipe.planning import prepare_planning
+from naspipe.planning import check_layout
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Progress, Watch, ignore
 from naspipe.runs.training import train_supernet
@@ -91,13 +91,7 @@ class Run:
         with deterministic(resolved.training.threads, resolved.training.device):
             untrained = Supernet(components.space, resolved.seed)
         splits = check_task(components, resolved, untrained)
-        planning = prepare_planning(resolved, components, splits)
-        planning.planner()
-        planning.warn()
-        if resolved.executor.transport == "distributed":
-            from naspipe.training.processes import check_processes
-
-            check_processes(resolved)
+        check_layout(resolved, components, splits).warn()
         folder = create_folder(out, (resolved.space.name, resolved.task.name))
         run = cls(folder, resolved, watch, splits, untrained)
         write_text(folder.config, resolved.to_yaml())

@@ -317,7 +317,7 @@ def train_stage(config_yaml: str, folder: str, metrics: str, record: bool, launc
                 assert log is not None
                 log.append({**vars(record), "architecture": dict(record.architecture)})
 
-            recorder = Recorder() if record else None
+            recorder = Recorder(config.training.device) if record else None
             trainer.run(on_subnet, recorder)
         segments = config.executor.segments
         own = range(cuts[stage * segments], cuts[(stage + 1) * segments])
