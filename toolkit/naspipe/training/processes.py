@@ -226,9 +226,9 @@ def _explain(error: ChildFailedError) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the launcher from logging the failure that is raised as an error anyway."""
-    name = "torch.distributed.elastic"
     # Each of its modules has a logger with a level of its own.
-    loggers = [logging.getLogger(other) for other in list(logging.root.manager.loggerDict) if other.startswith(name)]
+    packages = ("torch.distributed.elastic", "torch.multiprocessing")
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(packages)]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
