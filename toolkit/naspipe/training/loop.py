@@ -256,7 +256,7 @@ class SupernetTrainer:
         action = planned.action
         part = self._parts[self._part_of(action)]
         if action.kind is Kind.UPDATE:
-            versions = part.versions_due_for_update(action.subnet) if recorder.wanted else []
+            versions = part.versions_to_update(action.subnet) if recorder.wanted else []
             recorder.start()
             record = self._update(action.subnet, self._part_of(action))
             recorder.end(planned, versions)

@@ -207,15 +207,10 @@ class Part:
         readings = self._subnets[subnet].readings
         return [(layer.spec.block, layer.spec.name, r.version) for block in readings for layer, r in block]
 
-    def versions_due_for_update(self, subnet: int) -> list[LayerVersion]:
-        """Return block, layer and version of everything that a subnet's update would change at once."""
+    def versions_to_update(self, subnet: int) -> list[LayerVersion]:
+        """Return block, layer and version of everything that a subnet's update changes, at once or in its turn."""
         readings = self._subnets[subnet].readings
-        return [
-            (layer.spec.block, layer.spec.name, layer.version)
-            for block in readings
-            for layer, _ in block
-            if not layer.is_delayed
-        ]
+        return [(layer.spec.block, layer.spec.name, layer.version) for block in readings for layer, _ in block]
 
     @contextlib.contextmanager
     def _naming(self, index: int) -> Iterator[None]:
