@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,47 @@ def test_a_failure_in_a_stage_ends_all_and_names_subnet_action_and_block(
     for message in ["Error: the process of stage ", "ended with code 1: ", *messages]:
         assert message in errors
     assert children() == []
+
+
+class _SleepyBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        sleep()
+        return gradients[0]
+
+
+def sleep() -> None:
+    if in_stage():
+        time.sleep(random.SystemRandom().choice([0, 0, 0, 0.03]))
+
+
+class Sleepy(nn.Module):
+    """Takes a while, forward and backward, and sometimes not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        sleep()
+        return _SleepyBackward.apply(x)  # type: ignore[no-untyped-call]
+
+
+class SleepySpace(TinySpace):
+    def candidate(self, option: Any) -> nn.Module:
+        return nn.Sequential(super().candidate(option), Sleepy())
+
+    def blocks(self) -> Iterator[nn.Module]:
+        first, *rest = super().blocks()
+        yield nn.Sequential(first, Sleepy())
+        yield from rest
+
+
+def test_random_delays_in_every_process_change_no_bit(tmp_path: Path) -> None:
+    config = {**settings(stages=3), "space": {"name": "test_pipeline_failures:SleepySpace"}}
+    config["training"] = {**TINY["training"], "microbatches": 2, "delay": 4}
+    one = {**config, "executor": {"name": "sequential"}}
+    assert digests(config, tmp_path / "many") == digests(one, tmp_path / "one")
 
 
 # Forms

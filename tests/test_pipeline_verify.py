@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import csv
-import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,19 +156,6 @@ def test_an_update_of_the_wrong_version_is_found(monkeypatch: pytest.MonkeyPatch
     found = violations_of(executor, **more)
     assert {rule for rule, _ in found} == {"update"}
     assert "is recorded to have seen layer 'always_active' of block 0 at version" in found[0][1]
-
-
-def test_random_delays_in_every_part_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = outcome(CSP, subnets=12)
-    forward = Part.forward
-
-    def slow(self: Part, *arguments: Any) -> Any:
-        time.sleep(random.random() * 0.004)
-        return forward(self, *arguments)
-
-    monkeypatch.setattr(Part, "forward", slow)
-    found = outcome(CSP, subnets=12)
-    assert find_difference(expected, found) == ""
 
 
 def test_a_difference_names_the_first_subnet_and_layer() -> None:
