@@ -14,6 +14,7 @@ from naspipe import registry
 from naspipe.components import Components
 from naspipe.config.resolve import plugin_arguments
 from naspipe.config.schema import RunConfig
+from naspipe.environment import torchrun_processes
 from naspipe.errors import InputError, NaspipeWarning, SpaceError
 from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.pipeline.costs import CostTable, scaled_table
@@ -172,7 +173,7 @@ def prepare_planning(config: RunConfig, components: Components, splits: Splits |
     Raises:
         InputError: The costs cannot be had.
     """
-    supernet = build_on_meta(components.space, config.seed)
+    supernet = build_on_meta(components.space, config.seed, config.training.freeze_always_active)
     return Planning(config, components, supernet, _costs(config, components, supernet, splits))
 
 
@@ -189,6 +190,11 @@ def check_layout(config: RunConfig, components: Components, splits: Splits | Non
         from naspipe.training.processes import check_processes
 
         check_processes(config)
+    elif torchrun_processes() > 1:
+        raise InputError(
+            f"torchrun has started {torchrun_processes()} processes, but executor.transport is "
+            f"{config.executor.transport!r}. Set executor.transport=distributed, or start naspipe by itself."
+        )
     planning = prepare_planning(without_measuring(config, "uniform"), components, splits)
     planning.planner()
     return planning
@@ -201,14 +207,14 @@ def without_measuring(config: RunConfig, instead: str) -> RunConfig:
     return config.model_copy(update={"executor": config.executor.model_copy(update={"costs": instead})})
 
 
-def build_on_meta(space: SearchSpace, seed: int) -> Supernet:
+def build_on_meta(space: SearchSpace, seed: int, freeze_always_active: bool = False) -> Supernet:
     """Return a space's supernet without memory for its weights."""
     try:
         with torch.device("meta"):
-            return Supernet(space, seed)
+            return Supernet(space, seed, freeze_always_active=freeze_always_active)
     except SpaceError:
         # A space may compute with the values of tensors while it is built; then there is no other way.
-        return Supernet(space, seed).to("meta")
+        return Supernet(space, seed, freeze_always_active=freeze_always_active).to("meta")
 
 
 def _costs(config: RunConfig, components: Components, supernet: Supernet, splits: Splits | None) -> CostTable:

@@ -18,7 +18,8 @@ DRAWS = 1_000
 def show_validation(config: RunConfig) -> None:
     """Print the resolved configuration, the sizes of space and supernet, and the splits of the data."""
     components = build_components(config)
-    supernet = Supernet(components.space, config.seed)
+    freeze = config.training.freeze_always_active
+    supernet = Supernet(components.space, config.seed, freeze_always_active=freeze)
     splits = check_task(components, config, supernet)
     always = sum(layer.num_parameters for layer in supernet.layers() if layer.name == ALWAYS_ACTIVE)
     sizes = [supernet.num_parameters(components.sampler.draw(index)) for index in range(DRAWS)]

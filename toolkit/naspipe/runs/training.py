@@ -38,6 +38,7 @@ def train_supernet(
         watch(Progress("train", 0, config.training.subnets, "measuring what blocks take"))
         config = settle_costs(config, splits, folder.costs)
     if config.executor.transport == "distributed":
+        del untrained  # The processes build their own.
         rows = _train_in_processes(config, folder, watch, trace)
     else:
         rows = _train_here(config, folder, splits, watch, untrained, trace)

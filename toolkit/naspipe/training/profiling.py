@@ -54,7 +54,7 @@ def profile_costs(config: RunConfig, splits: Splits) -> CostTable:
     components = build_components(config)
     space = components.space
     with deterministic(config.training.threads, config.training.device):
-        supernet = Supernet(space, config.seed)
+        supernet = Supernet(space, config.seed, freeze_always_active=config.training.freeze_always_active)
         options = max(len(decision.options) for decision in space.decisions)
         # A block whose architectures use several layers at once needs as many observations as it has unknowns.
         unknowns = max(sum(layer.strict for layer in block.values()) for block in supernet.layers_by_block)
