@@ -101,6 +101,7 @@ class FaultySpace(TinySpace):
         self.fault = fault
 
     def blocks(self) -> Iterator[nn.Module]:
+        # All are built before the first is yielded, which a space may do.
         first, *rest = super().blocks()
         yield first
         yield globals()[self.fault]()
