@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from naspipe.errors import TaskError
-from naspipe.tasks.text.sword import read_verses
+from naspipe.tasks.text.sword import find_modules, read_verses
 
 SWORD = "sword:"
 """What a source starts with that is a SWORD module; the rest is its name."""
@@ -34,7 +34,9 @@ def read_pairs(source: str, target: str, cache: Path) -> list[tuple[str, str]]:
             f"{source!r} and {target!r}."
         )
     if source.startswith(SWORD):
-        one, two = (read_verses(name.removeprefix(SWORD), cache) for name in (source, target))
+        names = [name.removeprefix(SWORD) for name in (source, target)]
+        find_modules(names)
+        one, two = (read_verses(name, cache) for name in names)
         pairs = [(text, two[reference]) for reference, text in one.items() if reference in two]
     else:
         lines, others = read_file(source).split("\n"), read_file(target).split("\n")

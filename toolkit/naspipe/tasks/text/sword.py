@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import html
 import json
 import os
@@ -49,7 +50,7 @@ def read_verses(module: str, cache: Path) -> dict[str, str]:
     Raises:
         TaskError: The module or the package ``pysword`` is missing, or the module cannot be read.
     """
-    found = _find(module)
+    found = find_modules([module])
     key = ("sword", READER, version_of("pysword"), module, *_fingerprint(found, module))
 
     def make() -> bytes:
@@ -99,47 +100,35 @@ def plain_text(markup: str) -> str:
     return _SPACE_BEFORE.sub("", " ".join(text.split()))
 
 
-def find_modules() -> Any:
+def find_modules(names: Sequence[str]) -> Any:
     """Return pysword's view of the installed modules.
 
+    Args:
+        names: The modules that must be among them.
+
     Raises:
-        TaskError: ``pysword`` is missing, or nothing is installed.
+        TaskError: ``pysword`` or a module is missing; all that are missing are named.
     """
-    pysword = import_extra("pysword.modules", "reading a SWORD module")
-    folder = sword_folder()
-    found = pysword.SwordModules(str(folder))
+    found = import_extra("pysword.modules", "reading a SWORD module").SwordModules(str(sword_folder()))
     try:
-        found.parse_modules()
-    except OSError as error:
-        raise _missing(f"there are no SWORD modules in {folder}", _PACKAGES.values()) from error
-    return found
-
-
-def _find(module: str) -> Any:
-    found = find_modules()
-    names = sorted(found.parse_modules())
-    if module not in names:
-        package = _PACKAGES.get(module)
-        there = f"{sword_folder()} has {listing(names)}" if names else f"{sword_folder()} has none"
-        raise _missing(
-            f"SWORD module {module!r} must be installed, but {there}",
-            [package] if package else _PACKAGES.values(),
+        there = sorted(found.parse_modules())
+    except FileNotFoundError:
+        there = []
+    missing = [name for name in names if name not in there]
+    if missing:
+        packages = [_PACKAGES[name] for name in missing if name in _PACKAGES]
+        # Where an unknown module may be had is not known; these are what a user may have meant.
+        debian = " ".join(packages or _PACKAGES.values())
+        raise TaskError(
+            f"SWORD modules must be installed, but {sword_folder()} lacks {listing(missing)}. It has "
+            f"{listing(there)}. Debian has {'these' if packages else 'others'}: apt-get install {debian}. Or set "
+            "SWORD_PATH to the folder they are in, or give the task text files of your own."
         )
     return found
 
 
-def _missing(what: str, packages: Any) -> TaskError:
-    names = list(packages)
-    return TaskError(
-        f"{what}. Debian has {listing(names)}: apt-get install {' '.join(names)}. Or set SWORD_PATH to where they "
-        "are, or give the task text files of your own."
-    )
-
-
 def _fingerprint(found: Any, module: str) -> list[str]:
     """Return what a module's text depends on: its settings and the content of its files."""
-    import hashlib
-
     settings = found.parse_modules()[module]
     folder = sword_folder() / str(settings.get("datapath", ""))
     prints = [json.dumps(settings, sort_keys=True)]
