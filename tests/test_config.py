@@ -73,7 +73,8 @@ search:
         "config.yaml:7: training.optimizer.moment: unknown key. Did you mean 'momentum'? Allowed here: "
         "lr, momentum, dampening, weight_decay, nesterov, maximize, foreach.",
         "config.yaml:8: training.delai: unknown key. Did you mean 'delay'? Allowed here: batch_size, "
-        "optimizer, schedule, subnets, microbatches, delay, clip_norm, precision, on_nonfinite, threads, device.",
+        "optimizer, schedule, subnets, microbatches, delay, freeze_always_active, clip_norm, precision, "
+        "on_nonfinite, threads, device.",
         "config.yaml:10: search.strategy.population: unknown key. It is a parameter of strategy "
         "'evolution', but the strategy here is 'random'. Allowed here: nothing.",
         "config.yaml:11: search.budget.trials: must be greater than or equal to 1, but got 0.",
