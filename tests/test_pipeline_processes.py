@@ -236,6 +236,21 @@ def test_a_second_interrupt_ends_at_once_what_the_first_does_not(tmp_path: Path)
     wait_until_gone(tmp_path)
 
 
+def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    started = []
+    for seed in (3, 4):
+        path = tmp_path / f"{seed}.yaml"
+        path.write_text(yaml.safe_dump({**settings(timeout=200), "seed": seed}))
+        command = ["from naspipe.cli.app import main; main()", "train", str(path), "--out", str(tmp_path / str(seed))]
+        started.append(subprocess.Popen([sys.executable, "-c", *command], stderr=subprocess.PIPE, text=True))
+    for seed, process in zip((3, 4), started, strict=True):
+        _, errors = process.communicate(timeout=280)
+        assert process.returncode == 0, errors
+        one = {**settings(), "executor": {"name": "sequential"}, "seed": seed}
+        run = Run.open(tmp_path / str(seed))
+        assert (run.digest, run.folder.training_metrics.read_bytes()) == digests(one, tmp_path / f"one{seed}")
+
+
 def test_stages_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
     process = start_run(tmp_path)
     assert stage_processes(tmp_path)
