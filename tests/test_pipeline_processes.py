@@ -130,7 +130,10 @@ def children() -> list[str]:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Faulty", r"(?s)stage 1 .*ended with code 1: .*action 1F\d+, subnet \d+ \(op0=.*my loss is broken"),
+        (
+            "Faulty",
+            r"(?s)stage 1 .*ended with code 1: .*action 1F\d+, subnet \d+ \(op0=.*the loss failed: RuntimeError: my loss",
+        ),
         ("Killed", r"stage 1 \(process id \d+\) was ended by SIGKILL"),
         ("Exits", r"stage 1 \(process id \d+\) ended with code 7"),
     ],
@@ -236,6 +239,7 @@ def test_a_second_interrupt_ends_at_once_what_the_first_does_not(tmp_path: Path)
     wait_until_gone(tmp_path)
 
 
+@pytest.mark.timeout(600)
 def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     started = []
     for seed in (3, 4):
