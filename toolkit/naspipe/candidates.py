@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from naspipe.errors import SpaceError
+from naspipe.errors import SpaceError, TaskError
 from naspipe.keys import derive_key, keyed_random
 from naspipe.planning import build_on_meta
 from naspipe.space import Architecture
@@ -19,7 +19,7 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Batch
 from naspipe.training.determinism import seed_generators
 from naspipe.training.signature import Signature, TensorForm, signature_of
-from naspipe.usercode import user_traceback
+from naspipe.usercode import calling, user_traceback
 
 MAX_TRAINED = 16
 """Architectures that are tried on real numbers, forward and backward; the others only on the meta device."""
@@ -38,7 +38,8 @@ def check_candidates(supernet: Supernet, batch: Batch, loss: Loss, seed: int) ->
 
     Raises:
         SpaceError: A block fails on what a candidate of the block before returns, changes a buffer, or uses a layer
-            that it does not name.
+            that it does not name, or a backward fails.
+        TaskError: The loss fails.
     """
     seen: list[dict[str, Signature]] = [{} for _ in supernet]
     on_meta = to_meta(batch.inputs)
@@ -135,9 +136,13 @@ def _train(
 ) -> None:
     """Run an architecture forward and backward, and see what it touched."""
     before = {name: buffer.clone() for name, buffer in supernet.named_buffers()}
-    value = loss(_forward(supernet.train(), architecture, batch.inputs, seen), batch.targets)
-    if value.requires_grad:
-        value.backward()  # type: ignore[no-untyped-call]  # torch leaves it so
+    outputs = _forward(supernet.train(), architecture, batch.inputs, seen)
+    text = supernet.space.format(architecture)
+    with calling(f"the loss of architecture {text}", TaskError):
+        value = loss(outputs, batch.targets)
+    with calling(f"the backward of architecture {text}", SpaceError):
+        if value.requires_grad:
+            value.backward()  # type: ignore[no-untyped-call]  # torch leaves it so
     used = {(layer.block, layer.name) for row in supernet.used_layers(architecture) for layer in row}
     try:
         for layer in supernet.layers():
@@ -145,7 +150,7 @@ def _train(
                 if parameter.grad is not None and (layer.block, layer.name) not in used:
                     raise SpaceError(
                         f"a block must use only the layers that its used_layers names, but with "
-                        f"{supernet.space.format(architecture)}, parameter {path!r} of {layer} got a gradient."
+                        f"{text}, parameter {path!r} of {layer} got a gradient."
                     )
         for name, buffer in supernet.named_buffers():
             if not torch.equal(buffer, before[name]):
