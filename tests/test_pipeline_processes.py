@@ -132,7 +132,7 @@ def children() -> list[str]:
     [
         (
             "Faulty",
-            r"(?s)stage 1 .*ended with code 1: .*action 1F\d+, subnet \d+ \(op0=.*the loss failed: RuntimeError: my loss",
+            r"(?s)stage 1 .*ended with code 1: .*action 1F\d+, subnet \d+ \(op0=.*the loss failed: RuntimeError",
         ),
         ("Killed", r"stage 1 \(process id \d+\) was ended by SIGKILL"),
         ("Exits", r"stage 1 \(process id \d+\) ended with code 7"),
