@@ -130,7 +130,10 @@ def children() -> list[str]:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Faulty", r"(?s)stage 1 .*ended with code 1: .*action 1F\d+, subnet \d+ \(op0=.*my loss is broken"),
+        (
+            "Faulty",
+            r"(?s)stage 1 .*ended with code 1: .*action 1F\d+, subnet \d+ \(op0=.*the loss failed: RuntimeError",
+        ),
         ("Killed", r"stage 1 \(process id \d+\) was ended by SIGKILL"),
         ("Exits", r"stage 1 \(process id \d+\) ended with code 7"),
     ],
@@ -234,6 +237,22 @@ def test_a_second_interrupt_ends_at_once_what_the_first_does_not(tmp_path: Path)
     assert process.returncode == 130, errors
     assert errors.startswith("Interrupted."), errors
     wait_until_gone(tmp_path)
+
+
+@pytest.mark.timeout(600)
+def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    started = []
+    for seed in (3, 4):
+        path = tmp_path / f"{seed}.yaml"
+        path.write_text(yaml.safe_dump({**settings(timeout=200), "seed": seed}))
+        command = ["from naspipe.cli.app import main; main()", "train", str(path), "--out", str(tmp_path / str(seed))]
+        started.append(subprocess.Popen([sys.executable, "-c", *command], stderr=subprocess.PIPE, text=True))
+    for seed, process in zip((3, 4), started, strict=True):
+        _, errors = process.communicate(timeout=280)
+        assert process.returncode == 0, errors
+        one = {**settings(), "executor": {"name": "sequential"}, "seed": seed}
+        run = Run.open(tmp_path / str(seed))
+        assert (run.digest, run.folder.training_metrics.read_bytes()) == digests(one, tmp_path / f"one{seed}")
 
 
 def test_stages_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:

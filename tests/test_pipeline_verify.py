@@ -13,6 +13,7 @@ import yaml
 from conftest import TINY, Command, TinyTask
 from torch import Tensor
 
+from naspipe import Run
 from naspipe.comparison import COLUMNS, Comparison
 from naspipe.components import as_config
 from naspipe.errors import ConfigError
@@ -313,6 +314,25 @@ def test_a_traced_training_leaves_a_plan_that_is_judged_and_drawn(
     code, text, _ = command("plan", out / "train" / "trace.json")
     assert code == 0
     assert "Contract   causal: kept" in text
+    assert command("report", out)[0] == 0
+    page = (out / "report.html").read_text()
+    section = page[page.index("<h2>Pipeline</h2>") :].partition("</section>")[0]
+    planned, measured = read_plan(out / "train" / "plan.json"), read_plan(out / "train" / "trace.json")
+    assert planned.versions is None
+    assert f"<tr><td>bubble</td><td>{planned.bubble:.3f}</td><td>{measured.bubble:.3f}</td></tr>" in section
+    assert f"<td>makespan</td><td>{planned.makespan:,} ticks</td><td>{measured.makespan / 1e6:,.2f} s</td>" in section
+    assert section.count("<td>stage ") == 2
+    assert "The trace keeps its contract, causal" in section
+    assert ("All stages ran in one process" in section) == (transport == "in-process")
+    assert 'id="timeline-planned"' in section
+    assert "microsecond (the first 80 of " in section
+
+
+def test_a_training_that_was_not_traced_has_no_section_on_its_pipeline(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    tiny["training"]["subnets"] = 4
+    run = Run.create(tiny, tmp_path / "out").train()
+    assert "<h2>Pipeline</h2>" not in run.report().read_text()
+    assert not run.folder.plan.exists()
 
 
 def test_compare_prints_and_writes_a_row_for_each_training(

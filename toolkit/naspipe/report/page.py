@@ -9,6 +9,7 @@ from naspipe.errors import NaspipeError
 from naspipe.files import write_text
 from naspipe.report import sections
 from naspipe.report.markup import problem, section, standalone_page
+from naspipe.report.pipeline import pipeline
 
 if TYPE_CHECKING:
     from naspipe.runs.run import Run
@@ -17,6 +18,7 @@ _SECTIONS = {
     "Result": sections.result,
     "Best architecture": sections.architecture,
     "Supernet training": sections.training,
+    "Pipeline": pipeline,
     "Search": sections.search,
     "Retrained best subnet": sections.retraining,
     "How it was made": sections.details,
@@ -35,6 +37,7 @@ def write_report(run: Run) -> Path:
         except NaspipeError as error:
             # A damaged file must not hide the rest of the run, nor what its section has so far.
             parts.append(problem(f"The rest of this section cannot be shown: {error}"))
-        body.append(section(name, *parts))
+        if parts:
+            body.append(section(name, *parts))
     write_text(run.folder.report, standalone_page(title, body))
     return run.folder.report

@@ -73,7 +73,7 @@ def timeline_figure(plan: Plan, max_actions: int = MAX_ACTIONS) -> Any:
     drawn = list(itertools.islice(plan.in_time(), max_actions))
     total = sum(map(len, plan.actions))
     row = 46 if plan.stages <= 8 else 30
-    axis = "tick" if len(drawn) == total else f"tick (the first {len(drawn):,} of {total:,} actions)"
+    axis = _tick(plan) if len(drawn) == total else f"{_tick(plan)} (the first {len(drawn):,} of {total:,} actions)"
     figure = new_figure(105 + row * plan.stages, axis, "stage")
     timed = [p for p in drawn if p.end > p.start or p.action.kind is not Kind.UPDATE]
     for name, kind in (("forward", Kind.FORWARD), ("backward", Kind.BACKWARD), ("update", Kind.UPDATE)):
@@ -127,6 +127,11 @@ def write_timeline(plan: Plan, path: Path, violations: Sequence[Violation] = ())
 
 
 # The figure
+
+
+def _tick(plan: Plan) -> str:
+    """Return what a plan's times count: of a trace, which has versions, they have been measured."""
+    return "tick" if plan.versions is None else "microsecond"
 
 
 def _add_bars(figure: Any, name: str, bars: Sequence[PlannedAction], named: bool) -> None:
@@ -228,7 +233,7 @@ def _figures(plan: Plan, violations: Sequence[Violation]) -> str:
         (plan.contract, "contract"), (verdict, "verdict"), (plan.executor or "unknown", "executor"),
         (plan.stages, "stages"), (plan.segments, "segments"), (plan.microbatches, "micro-batches"),
         ("none" if plan.delay is None else plan.delay, "delay"), (len(plan.subnets), "subnets"),
-        (plan.makespan, "makespan, ticks"), (bound, "bound, ticks"), (ratio, "makespan / bound"),
+        (plan.makespan, f"makespan, {_tick(plan)}s"), (bound, "bound, ticks"), (ratio, "makespan / bound"),
         (f"{plan.bubble:.3f}", "bubble"),
     ]  # fmt: skip
     texts = [f"<div><b>{html.escape(number(value))}</b><span>{name}</span></div>" for value, name in cells]
@@ -247,7 +252,7 @@ def _wrong(plan: Plan, violations: Sequence[Violation]) -> list[str]:
 def _stages(plan: Plan, violations: Sequence[Violation]) -> str:
     """Return the table of stages; of a plan without its form, only what each stage's own actions say."""
     formless = not has_form(violations)
-    head = ["stage", "blocks", "actions", "busy, ticks", "idle"]
+    head = ["stage", "blocks", "actions", f"busy, {_tick(plan)}s", "idle"]
     rows: list[list[object]] = []
     for stage, row in enumerate(plan.actions):
         busy = sum(planned.end - planned.start for planned in row)

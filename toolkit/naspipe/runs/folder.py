@@ -57,6 +57,11 @@ class RunFolder:
         return self.root / "train" / "trace.json"
 
     @property
+    def plan(self) -> Path:
+        """The plan that a traced training followed; there where the trace is."""
+        return self.root / "train" / "plan.json"
+
+    @property
     def costs(self) -> Path:
         """What blocks were measured to take, if the plan was made from that."""
         return self.root / "train" / "costs.json"

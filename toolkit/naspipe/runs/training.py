@@ -44,6 +44,7 @@ def train_supernet(
         rows = _train_here(config, folder, splits, watch, untrained, trace)
     if trace:
         plan = prepare_planning(config, build_components(config), splits).plan()
+        write_plan(plan, folder.plan)
         write_plan(trace_of(plan, rows), folder.trace)
 
 

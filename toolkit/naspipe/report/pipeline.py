@@ -1,0 +1,63 @@
+"""The report's section on a traced training: what was planned beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from naspipe.pipeline.plan import Plan
+from naspipe.pipeline.planfile import read_plan
+from naspipe.pipeline.validator import find_violations
+from naspipe.report.markup import note, plot, problem, table
+from naspipe.report.timeline import timeline_figure
+
+if TYPE_CHECKING:
+    from naspipe.runs.run import Run
+
+STRETCH = 40
+"""Actions of each stage that are drawn."""
+
+MAX_STAGES = 16
+"""Stages that the table lists."""
+
+
+def pipeline(run: Run) -> Iterator[str]:
+    """Yield planned and measured bubble, makespan and idle time, and the timelines; of an untraced run nothing."""
+    if not run.folder.trace.exists():
+        return
+    measured = read_plan(run.folder.trace)
+    planned = read_plan(run.folder.plan)
+    stages = f"{measured.stages} stage{'s' if measured.stages > 1 else ''}"
+    yield note(
+        f"Executor {measured.executor} on {stages}, {run.config.executor.transport}; {len(measured.subnets):,} "
+        f"subnets, {measured.microbatches} micro-batch{'es' if measured.microbatches > 1 else ''} each."
+    )
+    violations = find_violations(measured)
+    if violations:
+        yield problem(f"The trace breaks its contract, {measured.contract}: {violations[0].message}")
+    else:
+        yield note(f"The trace keeps its contract, {measured.contract}: every layer was read at the version due.")
+    if run.config.executor.transport == "in-process" and measured.stages > 1:
+        yield note("All stages ran in one process, one at a time: the measured bubble is not that of a pipeline.")
+    yield table(_rows(planned, measured), ("", "planned", "measured"), "The pipeline as planned and as measured.")
+    for plan, name, what in ((planned, "planned", "as planned"), (measured, "measured", "as measured")):
+        caption = f"The beginning of the training {what}: a colour for each subnet, light forwards, dark backwards."
+        yield plot(timeline_figure(plan, STRETCH * plan.stages), f"timeline-{name}", caption)
+    trace = run.folder.trace.relative_to(run.path)
+    yield note(f"All of it: naspipe plan {trace} --html FILE, in the run's folder.")
+
+
+def _rows(planned: Plan, measured: Plan) -> list[tuple[str, str, str]]:
+    """Return the rows of the table."""
+    rows = [
+        ("bubble", f"{planned.bubble:.3f}", f"{measured.bubble:.3f}"),
+        ("makespan", f"{planned.makespan:,} ticks", f"{measured.makespan / 1e6:,.2f} s"),
+    ]
+    for stage in range(min(planned.stages, MAX_STAGES)):
+        rows.append((f"stage {stage} idle", _idle(planned, stage), _idle(measured, stage)))
+    return rows
+
+
+def _idle(plan: Plan, stage: int) -> str:
+    busy = sum(planned.end - planned.start for planned in plan.actions[stage])
+    return f"{1 - busy / plan.makespan:.3f}" if plan.makespan else "-"
