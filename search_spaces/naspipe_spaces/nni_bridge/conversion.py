@@ -9,11 +9,10 @@ from torch import nn
 
 from naspipe.errors import SpaceError
 from naspipe.suggestions import listing
+from naspipe_spaces.nni_bridge.cells import CellShape, EdgeCell
 from naspipe_spaces.nni_bridge.choosers import (
-    CellShape,
     Choices,
     Chooser,
-    EdgeCell,
     Gate,
     InputSwitch,
     Repeated,

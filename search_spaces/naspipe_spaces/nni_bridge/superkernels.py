@@ -58,12 +58,13 @@ class Superkernel(Chooser):
             for name, weight in self.slices(choices).items()
             if name in own
         }
-        # What is not sliced is a normalisation's running statistics, which start anew.
         module.load_state_dict(weights, strict=False, assign=True)
+        # What is left are a normalisation's running statistics, which start anew.
+        device = next((weight.device for weight in weights.values()), torch.device("cpu"))
         for owner in module.modules():
             for name, buffer in owner.named_buffers(recurse=False):
                 if buffer.is_meta:
-                    setattr(owner, name, torch.empty_like(buffer, device=next(iter(weights.values())).device))
+                    setattr(owner, name, torch.empty_like(buffer, device=device))
             if isinstance(owner, nn.modules.batchnorm._NormBase):
                 owner.reset_running_stats()
         return module
