@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 HUB = "nni.nas.hub.pytorch"
 
 SPACES: dict[str, tuple[str, dict[str, Any], int]] = {
-    "ShuffleNetSpace": ("ShuffleNetSpace", {"num_labels": 10}, 40),
-    "ProxylessNAS": ("ProxylessNAS", {"num_labels": 10, "width_mult": 0.5}, 40),
-    "NasBench201": ("NasBench201", {"num_modules_per_stack": 1}, 40),
-    "DARTS": ("DARTS", {"width": 8, "num_cells": 6, "dataset": "cifar", "drop_path_prob": 0.2}, 40),
-    "ENAS": ("ENAS", {"width": 8, "num_cells": 6, "dataset": "cifar"}, 40),
+    "ShuffleNetSpace": ("ShuffleNetSpace", {"num_labels": 10}, 160),
+    "ProxylessNAS": ("ProxylessNAS", {"num_labels": 10, "width_mult": 0.5}, 160),
+    "NasBench201": ("NasBench201", {"num_modules_per_stack": 1}, 200),
+    "DARTS": ("DARTS", {"width": 8, "num_cells": 6, "dataset": "cifar", "drop_path_prob": 0.2}, 100),
+    "ENAS": ("ENAS", {"width": 8, "num_cells": 6, "dataset": "cifar"}, 100),
     "MobileNetV3Space": ("MobileNetV3Space", {"num_labels": 10}, 10),
     "AutoFormer": ("AutoFormer", {"num_labels": 10, "img_size": 32, "search_depth": [4, 5, 6]}, 20),
 }
@@ -51,7 +51,7 @@ def config_of(name: str) -> dict[str, Any]:
         "seed": 0,
         "space": {"name": "nni", "model": f"{HUB}:{cls}", "arguments": arguments},
         "task": {"name": "nni_spaces:Digits32"},
-        "training": {"subnets": subnets, "batch_size": 16, "delay": 2, "optimizer": {"name": "Adam", "lr": 0.001}},
+        "training": {"subnets": subnets, "batch_size": 16, "delay": 2, "optimizer": {"name": "Adam", "lr": 0.003}},
         "executor": {"name": "csp", "stages": 2},
         "search": {"strategy": {"name": "random"}, "budget": {"trials": 1}},
     }
