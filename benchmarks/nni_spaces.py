@@ -21,16 +21,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 HUB = "nni.nas.hub.pytorch"
 
-SPACES: dict[str, tuple[str, dict[str, Any], int]] = {
-    "ShuffleNetSpace": ("ShuffleNetSpace", {"num_labels": 10}, 160),
-    "ProxylessNAS": ("ProxylessNAS", {"num_labels": 10, "width_mult": 0.5}, 160),
-    "NasBench201": ("NasBench201", {"num_modules_per_stack": 1}, 200),
-    "DARTS": ("DARTS", {"width": 8, "num_cells": 6, "dataset": "cifar", "drop_path_prob": 0.2}, 100),
-    "ENAS": ("ENAS", {"width": 8, "num_cells": 6, "dataset": "cifar"}, 100),
-    "MobileNetV3Space": ("MobileNetV3Space", {"num_labels": 10}, 10),
-    "AutoFormer": ("AutoFormer", {"num_labels": 10, "img_size": 32, "search_depth": [4, 5, 6]}, 20),
+SPACES: dict[str, tuple[str, dict[str, Any], int, float]] = {
+    "ShuffleNetSpace": ("ShuffleNetSpace", {"num_labels": 10}, 160, 0.003),
+    "ProxylessNAS": ("ProxylessNAS", {"num_labels": 10, "width_mult": 0.5}, 160, 0.003),
+    "NasBench201": ("NasBench201", {"num_modules_per_stack": 1}, 200, 0.003),
+    "DARTS": ("DARTS", {"width": 8, "num_cells": 6, "dataset": "cifar", "drop_path_prob": 0.2}, 100, 0.003),
+    "MobileNetV3Space": ("MobileNetV3Space", {"num_labels": 10}, 10, 0.001),
+    "AutoFormer": ("AutoFormer", {"num_labels": 10, "img_size": 32, "search_depth": [4, 5, 6]}, 20, 0.001),
 }
-"""Class, arguments and number of subnets to train, by name."""
+"""Class, arguments, number of subnets to train and learning rate, by name."""
 
 
 class Digits32(ClassificationTask):
@@ -46,12 +45,12 @@ class Digits32(ClassificationTask):
 
 def config_of(name: str) -> dict[str, Any]:
     """Return the configuration of a space."""
-    cls, arguments, subnets = SPACES[name]
+    cls, arguments, subnets, lr = SPACES[name]
     return {
         "seed": 0,
         "space": {"name": "nni", "model": f"{HUB}:{cls}", "arguments": arguments},
         "task": {"name": "nni_spaces:Digits32"},
-        "training": {"subnets": subnets, "batch_size": 16, "delay": 2, "optimizer": {"name": "Adam", "lr": 0.003}},
+        "training": {"subnets": subnets, "batch_size": 16, "delay": 2, "optimizer": {"name": "Adam", "lr": lr}},
         "executor": {"name": "csp", "stages": 2},
         "search": {"strategy": {"name": "random"}, "budget": {"trials": 1}},
     }
@@ -73,7 +72,7 @@ def measure(name: str) -> None:
     losses = [loss for loss in checks[0][0].outcome.losses if loss is not None]
     strict = sum(layer.strict for layer in supernet.layers())
     row = [
-        name, len(space.decisions), f"{space.size:.2g}", len(supernet), strict,
+        name, len(space.decisions), f"{space.size:.2g}", len(supernet), strict, *SPACES[name][2:],
         f"{mean(losses[:10]):.2f}", f"{mean(losses[-10:]):.2f}",
         "equal" if all(check.kept for check, _ in checks) else f"DIFFERENT: {checks[1][0].difference}",
         *(f"{seconds:.0f}" for _, seconds in checks),
@@ -85,8 +84,8 @@ def main() -> None:
     """Print a table."""
     warnings.simplefilter("ignore", NaspipeWarning)
     torch.set_num_threads(1)
-    titles = ["space", "decisions", "architectures", "blocks", "strict layers", "loss, first 10", "loss, last 10",
-              "1 and 2 stages", "CPU s, 1 stage", "CPU s, 2 stages"]  # fmt: skip
+    titles = ["space", "decisions", "architectures", "blocks", "strict layers", "subnets", "lr", "loss, first 10",
+              "loss, last 10", "1 and 2 stages", "CPU s, 1 stage", "CPU s, 2 stages"]  # fmt: skip
     print("| " + " | ".join(titles) + " |\n|" + " --- |" * len(titles), flush=True)
     for name in sys.argv[1:] or SPACES:
         measure(name)
