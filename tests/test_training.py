@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import math
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from naspipe.components import as_config, build_components
 from naspipe.errors import InputError, TrainingError
 from naspipe.files import digest_tensors
 from naspipe.keys import derive_key
+from naspipe.pipeline.planner import Planner
 from naspipe.planning import prepare_planning
 from naspipe.supernet.supernet import ALWAYS_ACTIVE
 from naspipe.tasks.data import EpochOrder, split_batch
@@ -28,7 +31,7 @@ from naspipe.training.loop import SubnetRecord, SupernetTrainer
 
 
 def train(
-    settings: dict[str, Any], space: Any = None, task: Any = None
+    settings: dict[str, Any], space: Any = None, task: Any = None, walk: Callable[[Planner], Any] | None = None
 ) -> tuple[Supernet, list[SubnetRecord], SupernetTrainer]:
     config = as_config({**copy.deepcopy(TINY), **settings})
     components = build_components(config)
@@ -38,8 +41,9 @@ def train(
         supernet = Supernet(components.space, config.seed)
         components.sampler.start(components.space, config.seed)
         trainer = SupernetTrainer(
-            supernet, components.task, components.task.load(config.seed).train, components.sampler, planner,
-            cuts, config.training, config.seed,
+            supernet, components.task, components.task.load(config.seed).train, components.sampler,
+            walk(planner) if walk is not None else planner, cuts, config.training, config.seed,
+            recompute=config.executor.recompute,
         )  # fmt: skip
         records: list[SubnetRecord] = []
         trainer.run(records.append)
@@ -356,3 +360,15 @@ def test_boundaries_cut_any_nest_with_one_gradient_a_slot() -> None:
     assert torch.equal(gradients[1], torch.full((3, 4), 3.0))
     assert gradients[2] is None
     assert shared.grad_fn is not None
+
+
+def test_a_supernet_is_freed_as_soon_as_it_is_let_go() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        supernet, _, trainer = train({"executor": {"name": "csp", "stages": 2}})
+        parameter = weakref.ref(next(supernet.parameters()))
+        del supernet, trainer
+        assert parameter() is None
+    finally:
+        gc.enable()

@@ -108,7 +108,7 @@ class Signatures:
         """
         self._blocks = list(supernet)
         is_meta = any(parameter.is_meta for parameter in supernet.parameters())
-        self._device = "meta" if is_meta else device
+        self.device = "meta" if is_meta else device
         self._surround = surround
         self._known: dict[Hashable, Signature] = {}
 
@@ -130,13 +130,23 @@ class Signatures:
             if key not in self._known:
                 if len(self._known) >= MAX_KNOWN:
                     del self._known[next(iter(self._known))]
-                self._known[key] = self._run(index, architecture, signature)
+                self._known[key] = self.run(index, architecture, signature)
             signature = self._known[key]
         return signature
 
-    def _run(self, index: int, architecture: Architecture, signature: Signature) -> Signature:
+    def run(self, index: int, architecture: Architecture, signature: Signature) -> Signature:
+        """Return the signature of what one block returns for zeros.
+
+        Args:
+            index: The block.
+            architecture: What runs.
+            signature: That of the block's input.
+
+        Raises:
+            TrainingError: The block cannot run on them.
+        """
         values = [
-            torch.zeros(slot.shape, dtype=slot.dtype, device=self._device).requires_grad_(slot.requires_grad)
+            torch.zeros(slot.shape, dtype=slot.dtype, device=self.device).requires_grad_(slot.requires_grad)
             if isinstance(slot, TensorForm)
             else slot
             for slot in signature.slots
@@ -148,13 +158,19 @@ class Signatures:
                 return signature_of(block(payload, architecture))
         except Exception as error:
             raise TrainingError(
-                f"block {index} ({type(block).__name__}) must run on zeros on the {self._device} device, so that other "
+                f"block {index} ({type(block).__name__}) must run on zeros on the {self.device} device, so that other "
                 f"stages know what it sends, but: {type(error).__name__}: {error}. Compute shapes without "
                 "values there, or set executor.transport to in-process."
             ) from error
 
 
-def pack(tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], stamp: bytes, flag: bool = False) -> Tensor:
+def pack(
+    tensors: Sequence[Tensor | None],
+    forms: Sequence[TensorForm],
+    stamp: bytes,
+    flag: bool = False,
+    device: str = "cpu",
+) -> Tensor:
     """Return a message: stamp and flag, a byte for each tensor that says whether it is there, the tensors' bytes.
 
     Args:
@@ -162,10 +178,12 @@ def pack(tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], stamp: b
         forms: What the receiver expects.
         stamp: ``STAMP_BYTES`` that the receiver compares.
         flag: One bit more.
+        device: Where the message is made.
     """
     present = [tensor is not None for tensor in tensors]
-    message = torch.zeros(message_bytes(forms), dtype=torch.uint8)
-    message[: STAMP_BYTES + 1 + len(forms)] = torch.tensor([*stamp, flag, *present], dtype=torch.uint8)
+    message = torch.zeros(message_bytes(forms), dtype=torch.uint8, device=device)
+    head = torch.tensor([*stamp, flag, *present], dtype=torch.uint8, device=device)
+    message[: len(head)] = head
     offset = _head_bytes(forms)
     for tensor, form in zip(tensors, forms, strict=True):
         if tensor is not None:
