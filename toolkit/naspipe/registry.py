@@ -13,7 +13,8 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -127,31 +128,11 @@ class Registry:
         Raises:
             PluginError: It is unknown, fails to import (with its own traceback), or is of another kind.
         """
-        load: Callable[[], object] = self.find(name).load if ":" not in name else lambda: self._load_reference(name)
-        try:
+        load: Callable[[], object]
+        load = self.find(name).load if ":" not in name else lambda: load_reference(name, self.base)
+        with importing(f"{self.kind} {name!r}"):
             loaded = load()
-        except PluginError:
-            raise
-        except ModuleNotFoundError as error:
-            message = f"{self.kind} {name!r} failed to import: {user_place(error)}{type(error).__name__}: {error}"
-            raise PluginError(message) from error
-        except (Exception, SystemExit) as error:
-            raise PluginError(f"{self.kind} {name!r} failed to import:\n{user_traceback(error)}") from error
         return self._check_class(loaded, name)
-
-    def _load_reference(self, reference: str) -> object:
-        place, _, attribute = reference.rpartition(":")
-        module = load_file(Path(place)) if is_file_reference(reference) else importlib.import_module(place)
-        if not hasattr(module, attribute):
-            classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
-            fitting = [
-                name
-                for name, value in classes.items()
-                if issubclass(value, self.base) and not inspect.isabstract(value)
-            ]
-            found = fitting or list(classes)
-            raise PluginError(f"{place} has no {attribute!r}.{nearest(attribute, found)} It has {listing(found)}.")
-        return getattr(module, attribute)
 
     def is_local(self, name: str) -> bool:
         """Tell whether a name is known by a decorator that ran in this process only."""
@@ -192,6 +173,44 @@ def _entry_points(kind: str, group: str) -> list[Plugin]:
         distribution = entry.dist.name if entry.dist is not None else "unknown distribution"
         plugins.append(Plugin(kind, entry.name, f"{entry.value} in {distribution}", entry.load))
     return plugins
+
+
+@contextmanager
+def importing(what: str) -> Iterator[None]:
+    """Turn what an import raises into a ``PluginError``.
+
+    Args:
+        what: What is imported, for example ``space 'mine'``.
+    """
+    try:
+        yield
+    except PluginError:
+        raise
+    except ModuleNotFoundError as error:
+        message = f"{what} failed to import: {user_place(error)}{type(error).__name__}: {error}"
+        raise PluginError(message) from error
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{what} failed to import:\n{user_traceback(error)}") from error
+
+
+def load_reference(reference: str, base: type) -> object:
+    """Import what a reference names.
+
+    Args:
+        reference: ``path/to/file.py:Class`` (relative to the working directory) or ``package.module:Class``.
+        base: Whose subclasses an error lists.
+
+    Raises:
+        PluginError: There is no such file, or nothing of this name in it.
+    """
+    place, _, attribute = reference.rpartition(":")
+    module = load_file(Path(place)) if is_file_reference(reference) else importlib.import_module(place)
+    if not hasattr(module, attribute):
+        classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
+        fitting = [name for name, value in classes.items() if issubclass(value, base) and not inspect.isabstract(value)]
+        found = fitting or list(classes)
+        raise PluginError(f"{place} has no {attribute!r}.{nearest(attribute, found)} It has {listing(found)}.")
+    return getattr(module, attribute)
 
 
 def is_file_reference(name: str) -> bool:

@@ -16,6 +16,14 @@ from naspipe.errors import PluginError
 REQUIRED = inspect.Parameter.empty
 
 
+class ReferenceMark:
+    """Marks the type of a parameter that names a class, as ``file.py:Class`` or ``package.module:Class``."""
+
+
+Reference = Annotated[str, ReferenceMark()]
+"""The type of such a parameter: in a configuration a file is relative to the configuration's own."""
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a plug-in.
@@ -31,6 +39,11 @@ class Parameter:
     annotation: Any
     default: Any
     description: str
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is a ``Reference``."""
+        return any(isinstance(part, ReferenceMark) for part in get_args(self.annotation))
 
     @property
     def type_text(self) -> str:

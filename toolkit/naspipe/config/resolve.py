@@ -185,6 +185,9 @@ def _resolve_plugin(slot: PluginSlot, given: dict[str, Any], source: Source, pro
         lambda key: other(key) + left_over(key),
     )
     dumped = {} if validated is None else validated.model_dump(mode="json", by_alias=True)
+    for parameter in parameters:
+        if parameter.is_reference and parameter.name in dumped:
+            dumped[parameter.name] = absolute_reference(dumped[parameter.name], source.directory)
     return {"name": name, **({slot.nested[0]: dumped} if slot.nested else dumped)}
 
 
