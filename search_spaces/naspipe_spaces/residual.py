@@ -2,9 +2,10 @@
 
 Shapes: N samples, C channels, H x W pixels.
 
-Sources: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016 (basic, bottleneck); Sandler et
-al., "MobileNetV2", CVPR 2018 (inverted); Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018; Yu and
-Koltun, "Multi-Scale Context Aggregation by Dilated Convolutions", ICLR 2016.
+Sources: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016 (basic, bottleneck) and "Identity
+Mappings in Deep Residual Networks", ECCV 2016 (no activation after the sum); Sandler et al., "MobileNetV2", CVPR
+2018 (inverted); Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018; Yu and Koltun, "Multi-Scale Context
+Aggregation by Dilated Convolutions", ICLR 2016.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from naspipe.errors import SpaceError
 
@@ -103,7 +105,10 @@ squeeze and excitation, dilated, both; then the other expansions likewise."""
 
 
 class Residual(nn.Module):
-    """``relu(shortcut(x) + branch(x))``: all forms alike, so that identity is a branch that gives zero.
+    """``shortcut(x) + branch(x)``, with nothing after the sum: identity is what a branch of zeros would give.
+
+    The last norm of the branch starts at zero (Goyal et al., "Accurate, Large Minibatch SGD", 2017), so that all
+    candidates start alike: the blocks after them have one input to learn from, and not one for each.
 
     Shapes: (N, C, H, W) to (N, C', ceil(H / stride), ceil(W / stride)), down to 1 x 1.
     """
@@ -115,18 +120,33 @@ class Residual(nn.Module):
             candidate: What the branch looks like.
             channels: Channels that come in.
             out_channels: Channels that leave.
-            stride: By what height and width are divided.
+            stride: By what height and width are divided, 1 or 2.
         """
         super().__init__()
         self.branch = _branch(candidate, channels, out_channels, stride)
-        changes = stride != 1 or channels != out_channels
-        self.shortcut = _conv(channels, out_channels, 1, stride) if changes else nn.Identity()
-        self.activation = nn.ReLU()
+        self.shortcut = Shortcut(out_channels - channels) if stride == 2 else nn.Identity()
+        last = [module for module in self.branch.modules() if isinstance(module, nn.BatchNorm2d)][-1]
+        nn.init.zeros_(last.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the branch beside the shortcut."""
-        out: Tensor = self.activation(self.shortcut(x) + self.branch(x))
+        out: Tensor = self.shortcut(x) + self.branch(x)
         return out
+
+
+class Shortcut(nn.Module):
+    """Average each 2 x 2 pixels and append channels of zeros: without parameters, the same for all candidates.
+
+    Shapes: (N, C, H, W) to (N, C + more, ceil(H / 2), ceil(W / 2)).
+    """
+
+    def __init__(self, more: int) -> None:
+        super().__init__()
+        self.more = more
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Halve the map; at an odd edge the average is over what is there."""
+        return F.pad(F.avg_pool2d(x, 2, ceil_mode=True), (0, 0, 0, 0, 0, self.more))
 
 
 class SqueezeExcitation(nn.Module):
@@ -149,24 +169,27 @@ class SqueezeExcitation(nn.Module):
 
 def _branch(candidate: Candidate, channels: int, out_channels: int, stride: int) -> nn.Sequential:
     kernel, dilation = candidate.kernel, candidate.dilation
+    squeeze: list[nn.Module] = []
     if candidate.form == "basic":
         middle = out_channels * candidate.expansion
         first = _conv(channels, middle, kernel, stride, dilation)
-        parts = [first, nn.ReLU(), _conv(middle, out_channels, kernel, 1, dilation)]
+        parts = [nn.ReLU(), first, nn.ReLU(), _conv(middle, out_channels, kernel, 1, dilation)]
     elif candidate.form == "bottleneck":
         middle = out_channels // candidate.expansion
         inner = _conv(middle, middle, kernel, stride, dilation)
-        parts = [_conv(channels, middle, 1), nn.ReLU(), inner, nn.ReLU(), _conv(middle, out_channels, 1)]
+        parts = [nn.ReLU(), _conv(channels, middle, 1), nn.ReLU(), inner, nn.ReLU(), _conv(middle, out_channels, 1)]
     else:
         middle = channels * candidate.expansion
         inner = _conv(middle, middle, kernel, stride, dilation, groups=middle)
-        parts = [_conv(channels, middle, 1), nn.ReLU(), inner, nn.ReLU()]
         if candidate.squeeze:
-            parts.append(SqueezeExcitation(middle))
-        return nn.Sequential(*parts, _conv(middle, out_channels, 1))
+            squeeze = [SqueezeExcitation(middle)]
+        # No ReLU where the branch is narrow.
+        return nn.Sequential(
+            _conv(channels, middle, 1), nn.ReLU(), inner, nn.ReLU(), *squeeze, _conv(middle, out_channels, 1)
+        )
     if candidate.squeeze:
-        parts.append(SqueezeExcitation(out_channels))
-    return nn.Sequential(*parts)
+        squeeze = [SqueezeExcitation(out_channels)]
+    return nn.Sequential(*parts, *squeeze)
 
 
 def _conv(

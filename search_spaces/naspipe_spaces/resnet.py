@@ -97,9 +97,14 @@ class ResNet(SearchSpace):
                 decision,
                 {option: _module(str(option), channels // stride, channels, stride) for option in decision.options},
             )
-        # After ReLU, a mean over the map.
         channels = self.width * 2 ** (self.levels - 1)
-        yield nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, self.classes))
+        yield nn.Sequential(
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(channels, self.classes),
+        )
 
     def format(self, architecture: Architecture) -> str:
         """Return the names of the candidates, such as ``basic_k3/identity/inverted_k5_e6``."""
@@ -157,10 +162,10 @@ def _module(option: str, channels: int, out_channels: int, stride: int) -> nn.Mo
 
 
 def _stem(channels: int, width: int, stride: int) -> nn.Sequential:
-    """Return convolutions that divide height and width by ``stride``, and end in ReLU as every block does."""
-    strides = {1: (1,), 2: (2,), 4: (2, 2)}[stride]
+    """Return convolutions that divide height and width by ``stride``, with ReLU between them."""
     parts: list[nn.Module] = []
-    for step in strides:
-        parts += [nn.Conv2d(channels, width, 3, step, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    for step in {1: (1,), 2: (2,), 4: (2, 2)}[stride]:
+        parts += [nn.ReLU()] if parts else []
+        parts += [nn.Conv2d(channels, width, 3, step, padding=1, bias=False), nn.BatchNorm2d(width)]
         channels = width
     return nn.Sequential(*parts)
