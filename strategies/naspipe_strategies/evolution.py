@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import optuna
 from pydantic import Field
@@ -11,7 +11,9 @@ from pydantic import Field
 from naspipe.keys import derive_key, keyed_random
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
-from naspipe.tasks.task import Direction
+
+if TYPE_CHECKING:
+    from naspipe.tasks.task import Direction
 
 MAX_CHILDREN = 100
 """Children looked at for a valid one before a random architecture takes its place."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from naspipe.keys import keyed_random
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
-from naspipe.tasks.task import Direction
+
+if TYPE_CHECKING:
+    from naspipe.tasks.task import Direction
 
 
 class RandomStrategy(Strategy):

@@ -5,9 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from naspipe.space import Architecture, SearchSpace
-from naspipe.tasks.task import Direction
+
+if TYPE_CHECKING:
+    # Only a type; tasks need torch, and strategies need not.
+    from naspipe.tasks.task import Direction
 
 
 @dataclass(frozen=True)
