@@ -184,14 +184,14 @@ def trainings_give_what_the_contract_promises(subject: Subject) -> None:
     from naspipe.verification import verify
 
     executor: Executor = subject.make()
-    allows_delay = all(executor.contract(PipelineShape(s, 2, 16)).allows_delay for s in STAGES)
+    allows_delay = all(executor.contract(PipelineShape(s, 2, 12)).allows_delay for s in STAGES)
     config = as_config(
         {
             "seed": SEED,
             "space": {"name": f"{Chain.__module__}:{Chain.__qualname__}"},
             "task": {"name": f"{Noise.__module__}:{Noise.__qualname__}", "shape": [WIDTH]},
             "training": {
-                "subnets": 16, "batch_size": 8, "microbatches": 2, "delay": 2 if allows_delay else None,
+                "subnets": 12, "batch_size": 8, "microbatches": 2, "delay": 2 if allows_delay else None,
                 "optimizer": {"name": "SGD", "lr": 0.01, "momentum": 0.9},
             },
             "search": {"strategy": {"name": "random"}, "objectives": ["loss"]},

@@ -20,7 +20,7 @@ from naspipe.testing.check import CheckList, ConformanceError, require
 from naspipe.testing.passes import as_in_training, batch_input, build, run_module, run_straight
 from naspipe.testing.pure_spaces import covering_architectures
 from naspipe.testing.subject import SEED, Subject
-from naspipe.testing.watching import changes
+from naspipe.testing.watching import changes, global_generators_untouched, kept_generators, stir_generators
 from naspipe.usercode import calling
 
 MOST = 24
@@ -40,13 +40,71 @@ def a_batch_passes_forward_and_backward(subject: Subject) -> None:
     task = subject.task_subject.cls.__name__
     for architecture in covering_architectures(supernet.space, MOST):
         name = supernet.space.format(architecture)
-        what = f"the space must fit the task {task} (another one can be given), but a batch of it in {name}"
+        what = f"the space must fit the task {task} (give the one that it is for), but a batch of it in {name}"
         with calling(what, ConformanceError):
             result = run_straight(supernet, inputs, architecture)
         require(bool(result.outputs), f"the last block must return tensors, but in {name} it returns none.")
         for slot, tensor in result.outputs.items():
             finite = not tensor.is_floating_point() or bool(tensor.isfinite().all())
             require(finite, f"outputs must be finite, but {slot} of {name} is not.")
+
+
+@checks("a_batch_passes_forward_and_backward")
+def forward_writes_no_state(subject: Subject) -> None:
+    """A forward changes no parameter, buffer or attribute outside the strict layers that it names."""
+    inputs = batch_input(subject)
+    supernet = build(subject)
+    for architecture in covering_architectures(supernet.space, FEW):
+        before = copy.deepcopy(supernet)
+        run_straight(supernet, inputs, architecture)
+        allowed = {
+            id(module)
+            for block in supernet
+            for name in block.used_layers(architecture)
+            for module in block.layers()[name].modules()
+        }
+        olds = dict(before.named_modules())
+        for path, module in supernet.named_modules():
+            if id(module) in allowed:
+                continue
+            for place in changes(_state(olds[path]), _state(module)):
+                number = re.sub(r"^blocks\.", "block ", path)
+                raise ConformanceError(
+                    f"forward must write no state, but in {supernet.space.format(architecture)} it changes "
+                    f"{place.strip('[]')} of {number} ({type(module).__name__}). Subnets are trained several at once, "
+                    "and blocks may be run twice: pass it on in the payload, or compute it in __init__."
+                )
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """Return everything that a module keeps itself."""
+    own = {name: value for name, value in vars(module).items() if not name.endswith("_hooks")}
+    tensors = {**own.pop("_parameters"), **own.pop("_buffers")}
+    children = list(own.pop("_modules"))
+    return {**own, **{name: _bare(tensor) for name, tensor in tensors.items()}, "the submodules": children}
+
+
+def _bare(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
+@checks("a_batch_passes_forward_and_backward", "forward_writes_no_state")
+def running_again_gives_the_same(subject: Subject) -> None:
+    """Two passes with one key give the same bits and use no global generator but the keyed one of torch."""
+    supernet = build(subject)
+    inputs = batch_input(subject)
+    for architecture in covering_architectures(supernet.space, FEW):
+        with kept_generators():
+            stir_generators(1)
+            with global_generators_untouched("forward", torch_too=False):
+                one = run_straight(supernet, inputs, architecture)
+            stir_generators(2)
+            difference = one.difference(run_straight(supernet, inputs, architecture))
+        require(
+            not difference,
+            "two passes with one key must give the same bits, but in "
+            f"{supernet.space.format(architecture)} {difference}.",
+        )
 
 
 @checks("a_batch_passes_forward_and_backward")
@@ -120,7 +178,7 @@ def _watched(supernet: Supernet, layers: list[LayerParameters]) -> Iterator[set[
             handle.remove()
 
 
-@checks("declared_layers_are_the_trained_ones")
+@checks("declared_layers_are_the_trained_ones", "running_again_gives_the_same")
 def other_layers_do_not_matter(subject: Subject) -> None:
     """An architecture gives the same bits whatever the layers hold that it does not name."""
     supernet = build(subject)
@@ -144,46 +202,7 @@ def other_layers_do_not_matter(subject: Subject) -> None:
         )
 
 
-@checks("a_batch_passes_forward_and_backward")
-def forward_writes_no_state(subject: Subject) -> None:
-    """A forward changes no parameter, buffer or attribute outside the strict layers that it names."""
-    inputs = batch_input(subject)
-    supernet = build(subject)
-    for architecture in covering_architectures(supernet.space, FEW):
-        before = copy.deepcopy(supernet)
-        run_straight(supernet, inputs, architecture)
-        allowed = {
-            id(module)
-            for block in supernet
-            for name in block.used_layers(architecture)
-            for module in block.layers()[name].modules()
-        }
-        olds = dict(before.named_modules())
-        for path, module in supernet.named_modules():
-            if id(module) in allowed:
-                continue
-            for place in changes(_state(olds[path]), _state(module)):
-                number = re.sub(r"^blocks\.", "block ", path)
-                raise ConformanceError(
-                    f"forward must write no state, but in {supernet.space.format(architecture)} it changes "
-                    f"{place.strip('[]')} of {number} ({type(module).__name__}). Subnets are trained several at once, "
-                    "and blocks may be run twice: pass it on in the payload, or compute it in __init__."
-                )
-
-
-def _state(module: nn.Module) -> dict[str, Any]:
-    """Return everything that a module keeps itself."""
-    own = {name: value for name, value in vars(module).items() if not name.endswith("_hooks")}
-    tensors = {**own.pop("_parameters"), **own.pop("_buffers")}
-    children = list(own.pop("_modules"))
-    return {**own, **{name: _bare(tensor) for name, tensor in tensors.items()}, "the submodules": children}
-
-
-def _bare(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.detach()
-
-
-@checks("forward_writes_no_state")
+@checks("other_layers_do_not_matter")
 def an_extracted_subnet_is_the_supernets_path(subject: Subject) -> None:
     """An extracted subnet has the used parameters and no other, and gives the same bits forward and backward."""
     supernet = build(subject)

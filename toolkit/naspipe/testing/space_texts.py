@@ -62,8 +62,9 @@ def texts_go_both_ways(subject: Subject) -> None:
             other == architecture,
             f"format must tell architectures apart, but gives {text!r} for {dict(other)!r} and {dict(architecture)!r}.",
         )
-        if type(space).format is SearchSpace.format:
-            continue
+    if type(space).format is SearchSpace.format:
+        return
+    for text, architecture in owners.items():
         try:
             found = space.parse(text)
         except InputError as error:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from naspipe.config.parameters import parameters_model, parameters_of
 from naspipe.config.resolve import construct_class
 from naspipe.errors import InputError, PluginError
-from naspipe.registry import REGISTRIES, Registry, registries_of, registry_of
+from naspipe.registry import Registry, registries_of, registry_of
 from naspipe.suggestions import listing
 from naspipe.testing.check import Result
 from naspipe.wording import fault_of
@@ -41,6 +41,7 @@ class Subject:
         task: For a space the task that gives its batches. For anything else it has no effect.
         space: For a task the space that its loss is checked with; for a sampler or a strategy the one
             space that it is for, instead of those of the kit. For anything else it has no effect.
+        only: The kind in which a name is looked up, should there be several of it.
         results: What came of the checks so far.
     """
 
@@ -48,6 +49,7 @@ class Subject:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     task: Subject | type | str | None = None
     space: Subject | type | str | None = None
+    only: str | None = None
     results: dict[str, Result] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -58,7 +60,9 @@ class Subject:
             PluginError: There is none of this name, or it is no plug-in.
         """
         if isinstance(self.plugin, str):
-            return registries_of(self.plugin)[0].get(self.plugin)
+            owners = registries_of(self.plugin)
+            fitting = [owner for owner in owners if self.only in (None, owner.kind)]
+            return (fitting or owners)[0].get(self.plugin)
         registry_of(self.plugin)
         return self.plugin
 
@@ -172,10 +176,8 @@ def as_subject(plugin: Subject | type | str, kind: str) -> Subject:
         PluginError: It is not.
     """
     subject = plugin if isinstance(plugin, Subject) else Subject(plugin)
-    if isinstance(subject.plugin, str) and ":" not in subject.plugin:
-        # A name may be known in several kinds.
-        registry = next(registry for registry in REGISTRIES if registry.kind == kind)
-        return Subject(registry.get(subject.plugin), subject.parameters, subject.task, subject.space)
+    if subject.only is None:
+        subject = Subject(subject.plugin, subject.parameters, subject.task, subject.space, only=kind)
     if subject.kind != kind:
         raise PluginError(f"a {kind} must be given, but {subject.cls.__qualname__} is a {subject.kind}.")
     return subject
