@@ -7,6 +7,7 @@ fails to import disturbs no other.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -192,6 +193,12 @@ def _file_of(cls: type) -> str:
 
 
 def _entry_points(kind: str, group: str) -> list[Plugin]:
+    return _scan(kind, group, tuple(sys.path))
+
+
+@functools.cache
+def _scan(kind: str, group: str, path: tuple[str, ...]) -> list[Plugin]:
+    # Reading what is installed takes milliseconds, and a run asks dozens of times.
     plugins = []
     for entry in importlib.metadata.entry_points(group=group):
         distribution = entry.dist.name if entry.dist is not None else "unknown distribution"
