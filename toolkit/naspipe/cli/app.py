@@ -116,6 +116,32 @@ def retrain(run_folder: RunArgument) -> None:
 
 
 @app.command()
+def export(
+    run_folder: RunArgument,
+    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="state_dict or torch.export.")] = "state_dict",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file, which must not exist.  [default: below RUN/export]")
+    ] = None,
+    architecture: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="A subnet with the supernet's weights.  [default: the retrained best one]"),
+    ] = None,
+) -> None:
+    """Write the retrained best model of a run to a file, and read it back to compare every bit."""
+    from naspipe.cli.output import say
+    from naspipe.runs.export import export_model
+    from naspipe.runs.run import Run
+
+    exported = export_model(Run.open(run_folder), form, out, architecture)
+    say(f"Architecture  {exported.text}")
+    say(f"Weights       {exported.weights}")
+    say(f"Model         {exported.path}")
+    say(f"Description   {exported.description}")
+    say(f"Batch         {'of any size' if exported.batch is None else f'of {exported.batch} samples only'}")
+    say(f"To load it    python -c {exported.quoted_load}")
+
+
+@app.command()
 def report(run_folder: RunArgument) -> None:
     """Write report.html from what a run has so far."""
     from naspipe.cli.output import say
