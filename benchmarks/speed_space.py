@@ -7,7 +7,16 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from naspipe import ChoiceBlock, ClassificationTask, Decision, SearchSpace, Splits, TensorDataset
+from naspipe import (
+    Architecture,
+    ChoiceBlock,
+    ClassificationTask,
+    Decision,
+    Sampler,
+    SearchSpace,
+    Splits,
+    TensorDataset,
+)
 
 WIDTH = 256
 
@@ -24,6 +33,18 @@ class SpeedSpace(SearchSpace):
             yield ChoiceBlock(decision, {option: Candidate() for option in decision.options})
         last = self.decisions[-1]
         yield ChoiceBlock(last, {o: nn.Sequential(Candidate(), nn.Linear(WIDTH, 10)) for o in last.options})
+
+
+class FixedSampler(Sampler):
+    """Draws one architecture for ever."""
+
+    def start(self, space: SearchSpace, seed: int) -> None:
+        """Choose it."""
+        self._architecture = space.from_indices([0] * len(space.decisions))
+
+    def draw(self, index: int) -> Architecture:
+        """Return it."""
+        return self._architecture
 
 
 class Candidate(nn.Module):

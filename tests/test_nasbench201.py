@@ -134,3 +134,21 @@ def test_the_drawing_has_every_edge_but_none() -> None:
 
 def test_a_reduction_rounds_odd_sizes_up_on_both_branches() -> None:
     assert Reduction(2, 4)(torch.randn(1, 2, 7, 7)).shape == (1, 4, 4, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_cells_of_one_variant_return_the_same_form(dtype: torch.dtype, needs_gradient: bool) -> None:
+    space = NASBench201(channels=2)
+    cell = list(Supernet(space, 0))[1]
+    x = torch.zeros(2, 2, 1, 1, dtype=dtype, requires_grad=needs_gradient)
+    generator = random.Random(0)
+    forms: dict[object, set[tuple[torch.dtype, bool]]] = {}
+    for _ in range(400):
+        options = [generator.choice(OPERATIONS if generator.random() < 0.5 else OPERATIONS[:2]) for _ in EDGES]
+        architecture = space.from_indices([OPERATIONS.index(option) for option in options])
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = cell(x, architecture)
+        forms.setdefault(cell.variant(architecture), set()).add((output.dtype, output.requires_grad))
+    assert len(forms) > 4
+    assert all(len(found) == 1 for found in forms.values())

@@ -230,7 +230,8 @@ def test_a_backend_or_a_gpu_that_is_missing_is_refused(monkeypatch: pytest.Monke
         processes.check_processes(config)
     monkeypatch.setattr(processes, "distributed_backends", lambda: ["gloo", "nccl"])
     on_gpu = config.model_copy(update={"training": config.training.model_copy(update={"device": "cuda"})})
-    with pytest.raises(InputError, match="runs on CPUs so far, but training.device is 'cuda'"):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match=r"needs a GPU for each stage, but here are 4 stages and 2 GPUs\. Set"):
         processes.check_processes(on_gpu)
 
 

@@ -219,3 +219,11 @@ def test_the_default_extraction_leaves_unused_layers_out() -> None:
     assert [name for name, _ in subnet.named_parameters()] == ["block.inner.b.weight", "block.inner.b.bias"]
     x = torch.randn(3, 2)
     assert torch.equal(subnet(x), block(x, architecture))
+
+
+def test_a_part_of_the_blocks_has_the_weights_of_the_whole_supernet() -> None:
+    whole, part = Supernet(TinySpace(), 3), Supernet(TinySpace(), 3, own=range(1, 3))
+    for index, (block, expected) in enumerate(zip(part, whole, strict=True)):
+        for found, parameter in zip(block.parameters(), expected.parameters(), strict=True):
+            assert found.is_meta == (index not in (1, 2))
+            assert found.is_meta or torch.equal(found, parameter)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -356,3 +358,15 @@ def test_boundaries_cut_any_nest_with_one_gradient_a_slot() -> None:
     assert torch.equal(gradients[1], torch.full((3, 4), 3.0))
     assert gradients[2] is None
     assert shared.grad_fn is not None
+
+
+def test_a_supernet_is_freed_as_soon_as_it_is_let_go() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        supernet, _, trainer = train({"executor": {"name": "csp", "stages": 2}})
+        parameter = weakref.ref(next(supernet.parameters()))
+        del supernet, trainer
+        assert parameter() is None
+    finally:
+        gc.enable()

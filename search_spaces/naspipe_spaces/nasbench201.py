@@ -201,8 +201,16 @@ class Cell(Block):
         return modules
 
     def variant(self, architecture: Architecture) -> Hashable:
-        """Return the six operations."""
-        return tuple(architecture[decision] for decision in self.decisions)
+        """Return what the output sums: the input, convolutions, or zeros; type and gradient follow from that."""
+        nodes = [{"input"}]
+        for target in (1, 2, 3):
+            terms: set[str] = set()
+            for (source, end), decision in zip(EDGES, self.decisions, strict=True):
+                option = str(architecture[decision])
+                if end == target and option != "none":
+                    terms |= {"convolution"} if option.startswith("nor_conv") else nodes[source]
+            nodes.append(terms or {"zeros"})
+        return tuple(sorted(nodes[3]))
 
     def layers(self) -> Mapping[str, nn.Module]:
         """Return the convolutions: each is a layer."""

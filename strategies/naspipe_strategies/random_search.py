@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from naspipe.directions import Direction
 from naspipe.keys import keyed_random
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
-
-if TYPE_CHECKING:
-    from naspipe.tasks.task import Direction
 
 
 class RandomStrategy(Strategy):

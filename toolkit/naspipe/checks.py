@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree  # as in tasks.data
 
+from naspipe.candidates import check_candidates, find_misfit
 from naspipe.components import Components
 from naspipe.config.schema import RunConfig
 from naspipe.errors import NaspipeWarning, SpaceError, TaskError
@@ -55,12 +56,20 @@ def check_task(components: Components, config: RunConfig, supernet: Supernet) ->
     with deterministic(config.training.threads, "cpu"):
         seed_generators(derive_key(config.seed, "check"))
         rehearsal = _Rehearsal(components, splits, supernet, architecture)
-        # What training does first, and the smallest batches of all: normalisation may refuse those.
-        first = rehearsal.batch("train", min(samples, config.training.batch_size))
-        for part in split_batch(first, config.training.microbatches):
-            rehearsal.train(part)
-        rehearsal.train(rehearsal.batch("train", min(_smallest_part(config, samples), 2)))
-        rehearsal.evaluate(rehearsal.batch("validation", min(len(splits.validation), config.search.batch_size)))
+        few = rehearsal.batch("train", min(_smallest_part(config, samples), 2))
+        try:
+            # What training does first, and the smallest batches of all: normalisation may refuse those.
+            first = rehearsal.batch("train", min(samples, config.training.batch_size))
+            for part in split_batch(first, config.training.microbatches):
+                rehearsal.train(part)
+            rehearsal.train(few)
+            rehearsal.evaluate(rehearsal.batch("validation", min(len(splits.validation), config.search.batch_size)))
+            check_candidates(supernet, few, task.loss, config.seed)
+        except SpaceError as error:
+            misfit = find_misfit(supernet, few, config.seed)
+            if misfit is not None:
+                raise misfit from error
+            raise
     return splits
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -12,9 +12,11 @@ from naspipe import registry
 from naspipe.components import build_components
 from naspipe.config.parameters import parameters_of
 from naspipe.config.schema import RunConfig
-from naspipe.planning import prepare_planning
+from naspipe.planning import check_layout, prepare_planning
 from naspipe.space import SearchSpace
-from naspipe.verification import check_layout, configure, train_once
+from naspipe.tasks.data import Splits
+from naspipe.training.profiling import settled_costs
+from naspipe.verification import configure, train_once
 
 COLUMNS = (
     "executor", "sampler", "stages", "transport", "subnets", "subnets_per_second", "samples_per_second",
@@ -62,7 +64,7 @@ class Comparison:
                         update={"sampler": self.config.sampler.model_validate(self._sampler(sampler, stages, space))}
                     )
                     config = configure(sampled, executor, stages, transport, self.subnets)
-                    check_layout(config)
+                    check_layout(config, build_components(config))
                     yield executor, sampler, config
 
     def _sampler(self, name: str, stages: int, space: SearchSpace) -> dict[str, Any]:
@@ -80,9 +82,14 @@ class Comparison:
         Raises:
             TrainingError: A training cannot go on.
         """
-        configurations = list(self.configurations())
+        # Everything is checked before the first is trained, or costs are measured.
+        list(self.configurations())
         splits = build_components(self.config).task.load(self.config.seed)
-        for executor, sampler, config in configurations:
+        with settled_costs(self.config, splits) as settled:
+            yield from replace(self, config=settled)._rows(splits)
+
+    def _rows(self, splits: Splits) -> Iterator[dict[str, Any]]:
+        for executor, sampler, config in list(self.configurations()):
             planned = prepare_planning(config, build_components(config), splits).plan().bubble
             outcome = train_once(config, splits)
             seconds = outcome.trace.makespan / 1e6

@@ -58,6 +58,16 @@ def describe_environment(seed: int | None = None, threads: int | None = None) ->
     }
 
 
+def torchrun_processes() -> int:
+    """Return how many processes torchrun has started, this one among them; 0 if it has not started this one."""
+    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 0
+
+
+def is_follower() -> bool:
+    """Tell whether torchrun has started this process to train a stage for the process of rank 0."""
+    return torchrun_processes() > 0 and os.environ["RANK"] != "0"
+
+
 def distributed_backends() -> list[str]:
     """Return the communication backends that this build of torch has."""
     from torch import distributed

@@ -14,6 +14,7 @@ from naspipe import registry
 from naspipe.components import Components
 from naspipe.config.resolve import plugin_arguments
 from naspipe.config.schema import RunConfig
+from naspipe.environment import torchrun_processes
 from naspipe.errors import InputError, NaspipeWarning, SpaceError
 from naspipe.pipeline.costs import CostTable, scaled_table
 from naspipe.pipeline.partition import Cuts
@@ -152,29 +153,64 @@ def prepare_planning(config: RunConfig, components: Components, splits: Splits |
     Args:
         config: The configuration.
         components: Its plug-ins.
-        splits: The task's data; needed for the costs ``flops`` only, and loaded if it is not given.
+        splits: The task's data; needed for the costs ``flops`` and ``profile``, and loaded if it is not given.
 
     Raises:
         InputError: The costs cannot be had.
     """
-    supernet = build_on_meta(components.space, config.seed)
+    supernet = build_on_meta(components.space, config.seed, config.training.freeze_always_active)
     return Planning(config, components, supernet, _costs(config, components, supernet, splits))
 
 
-def build_on_meta(space: SearchSpace, seed: int) -> Supernet:
+def check_layout(config: RunConfig, components: Components, splits: Splits | None = None) -> Planning:
+    """Refuse a configuration whose layout does not fit its space, or this machine; measure nothing.
+
+    Returns:
+        What its plans are made from; where costs are to be measured, with uniform ones.
+
+    Raises:
+        InputError: It does not fit.
+    """
+    if config.executor.transport == "distributed":
+        from naspipe.training.processes import check_processes
+
+        check_processes(config)
+    elif torchrun_processes() > 1:
+        raise InputError(
+            f"torchrun has started {torchrun_processes()} processes, but executor.transport is "
+            f"{config.executor.transport!r}. Set executor.transport=distributed, or start naspipe by itself."
+        )
+    planning = prepare_planning(without_measuring(config, "uniform"), components, splits)
+    planning.planner()
+    return planning
+
+
+def without_measuring(config: RunConfig, instead: str) -> RunConfig:
+    """Return a configuration with other costs where they would have to be measured."""
+    if config.executor.costs != "profile":
+        return config
+    return config.model_copy(update={"executor": config.executor.model_copy(update={"costs": instead})})
+
+
+def build_on_meta(space: SearchSpace, seed: int, freeze_always_active: bool = False) -> Supernet:
     """Return a space's supernet without memory for its weights."""
     try:
         with torch.device("meta"):
-            return Supernet(space, seed)
+            return Supernet(space, seed, freeze_always_active=freeze_always_active)
     except SpaceError:
         # A space may compute with the values of tensors while it is built; then there is no other way.
-        return Supernet(space, seed).to("meta")
+        return Supernet(space, seed, freeze_always_active=freeze_always_active).to("meta")
 
 
 def _costs(config: RunConfig, components: Components, supernet: Supernet, splits: Splits | None) -> CostTable:
     name = config.executor.costs
     if name == "uniform":
         return CostTable.uniform(len(supernet))
+    if name == "profile":
+        # Measuring trains, and whoever trains plans.
+        from naspipe.training.profiling import profile_costs
+
+        return profile_costs(config, splits or components.task.load(config.seed))
     if name != "flops":
         table = CostTable.read(Path(name))
         if len(table.blocks) != len(supernet):

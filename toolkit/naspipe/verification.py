@@ -14,12 +14,13 @@ from naspipe.files import read_lines
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.validator import Violation, find_violations
-from naspipe.planning import prepare_planning
+from naspipe.planning import check_layout, prepare_planning
 from naspipe.runs.progress import ignore
 from naspipe.simulation import parse_executor, split_executor
 from naspipe.tasks.data import Splits
 from naspipe.training.determinism import deterministic
 from naspipe.training.loop import SubnetRecord
+from naspipe.training.profiling import settled_costs
 from naspipe.training.recorder import Recorder, trace_of
 from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer, reset_peak_memory
 
@@ -92,36 +93,24 @@ def verify(
     first = ("sequential", 1, "in-process")
     rest = [(e, s, t) for t in transports for e in executors for s in stages if (e, s, t) != first]
     combinations = [first, *rest]
-    configs = [configure(config, *combination, subnets) for combination in combinations]
-    for one in configs:
-        check_layout(one)
+    for combination in combinations:
+        one = configure(config, *combination, subnets)
+        check_layout(one, build_components(one))
     splits = build_components(config).task.load(config.seed)
     references: dict[str, tuple[str, Outcome]] = {}
-    for (executor, count, transport), one in zip(combinations, configs, strict=True):
-        outcome = train_once(one, splits)
-        name = f"{executor} on {count} stage{'s' if count > 1 else ''}, {transport}"
-        kind = _equals(outcome.trace.contract)
-        reference, difference = "", ""
-        if kind in references:
-            reference, expected = references[kind]
-            difference = find_difference(expected, outcome)
-        elif kind:
-            references[kind] = (name, outcome)
-        violations = find_violations(outcome.trace)
-        yield Check(executor, count, transport, outcome, violations, reference, difference)
-
-
-def check_layout(config: RunConfig) -> None:
-    """Refuse a configuration whose layout does not fit its space, or this machine.
-
-    Raises:
-        InputError: It does not.
-    """
-    prepare_planning(config, build_components(config)).planner()
-    if config.executor.transport == "distributed":
-        from naspipe.training.processes import check_processes
-
-        check_processes(config)
+    with settled_costs(config, splits) as settled:
+        for executor, count, transport in combinations:
+            outcome = train_once(configure(settled, executor, count, transport, subnets), splits)
+            name = f"{executor} on {count} stage{'s' if count > 1 else ''}, {transport}"
+            kind = _equals(outcome.trace.contract)
+            reference, difference = "", ""
+            if kind in references:
+                reference, expected = references[kind]
+                difference = find_difference(expected, outcome)
+            elif kind:
+                references[kind] = (name, outcome)
+            violations = find_violations(outcome.trace)
+            yield Check(executor, count, transport, outcome, violations, reference, difference)
 
 
 def _equals(contract: Contract) -> str:
@@ -181,7 +170,7 @@ def train_once(config: RunConfig, splits: Splits) -> Outcome:
         memory = [result.peak_memory for result in results]
     else:
         records: list[SubnetRecord] = []
-        recorder = Recorder()
+        recorder = Recorder(config.training.device)
         with deterministic(config.training.threads, config.training.device):
             reset_peak_memory(config.training.device)
             trainer = prepare_trainer(config, build_components(config), splits).trainer

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from naspipe.errors import NaspipeError, NaspipeWarning
+from naspipe.environment import is_follower, torchrun_processes
+from naspipe.errors import InputError, NaspipeError, NaspipeWarning
 
 # Everything else is imported within the commands, so that --help is quick.
 
@@ -82,7 +83,7 @@ def train(
     if trace:
         from naspipe.cli.plan import trace_summary
 
-        say(trace_summary(new.folder.trace, new.config))
+        say(trace_summary(new))
     say(f"Next        naspipe search {new.folder.quoted}")
 
 
@@ -365,6 +366,26 @@ def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any
         sys.stderr.write(warnings.formatwarning(message, category, *rest[:2]))
 
 
+def _leads(command: list[str]) -> bool:
+    """Tell whether this process is the one of torchrun's that runs the command; the others train their stages now.
+
+    Raises:
+        InputError: The command is not for several processes.
+        TrainingError: The training of this process's stage failed.
+    """
+    if command not in (["run"], ["train"]):
+        raise InputError(
+            f"torchrun serves `naspipe run` and `naspipe train`, but has started {torchrun_processes()} processes of "
+            f"`naspipe {' '.join(command)}`. Start it without torchrun."
+        )
+    if not is_follower():
+        return True
+    from naspipe.training.torchrun import follow
+
+    follow()
+    return False
+
+
 def main() -> None:
     """Run the command line; errors of NASPipe end it with their exit code and without a traceback.
 
@@ -373,6 +394,8 @@ def main() -> None:
     warnings.showwarning = _show_warning
     warnings.simplefilter("always", NaspipeWarning)
     try:
+        if torchrun_processes() > 1 and "--help" not in sys.argv and not _leads(sys.argv[1:2]):
+            return
         app()
     except NaspipeError as error:
         cause = error.__cause__

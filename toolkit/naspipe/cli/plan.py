@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from naspipe.components import build_components
-from naspipe.config.schema import RunConfig
 from naspipe.pipeline.action import Kind
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.planfile import read_plan, write_plan
 from naspipe.pipeline.statistics import stage_statistics, versions_held
 from naspipe.pipeline.validator import Violation, explain, find_violations, has_form
 from naspipe.planning import prepare_planning
+from naspipe.runs.run import Run
+from naspipe.training.profiling import settle_costs
 
 COLORS = ("blue", "green", "magenta", "cyan", "yellow", "red")
 SHOWN = 10
@@ -132,10 +132,12 @@ def show_verdict(plan: Plan, violations: Sequence[Violation]) -> None:
         typer.echo(f"... and {len(violations) - SHOWN} more")
 
 
-def trace_summary(path: Path, config: RunConfig) -> str:
-    """Return the line that sums a trace up: its bubble beside the planned one, and the verdict."""
+def trace_summary(run: Run) -> str:
+    """Return the line that sums a run's trace up: its bubble beside the planned one, and the verdict."""
+    path = run.folder.trace
     trace = read_plan(path)
-    planned = prepare_planning(config, build_components(config)).plan()
+    config = settle_costs(run.config, run.splits, run.folder.costs)
+    planned = prepare_planning(config, run.components, run.splits).plan()
     violations = find_violations(trace)
     verdict = f"{trace.contract}: {'kept' if not violations else f'broken, {len(violations)} violations'}"
     return f"Trace       {path}; bubble {trace.bubble:.3f}, planned {planned.bubble:.3f}; {verdict}"

@@ -8,7 +8,7 @@ from naspipe.checks import check_task
 from naspipe.components import build_components
 from naspipe.config.schema import RunConfig
 from naspipe.forecast import STAGES, SUBNETS, conflict_chance, forecast_speedups
-from naspipe.planning import Planning, prepare_planning
+from naspipe.planning import Planning, prepare_planning, without_measuring
 from naspipe.supernet.supernet import ALWAYS_ACTIVE, Supernet
 
 DRAWS = 1_000
@@ -18,7 +18,8 @@ DRAWS = 1_000
 def show_validation(config: RunConfig) -> None:
     """Print the resolved configuration, the sizes of space and supernet, and the splits of the data."""
     components = build_components(config)
-    supernet = Supernet(components.space, config.seed)
+    freeze = config.training.freeze_always_active
+    supernet = Supernet(components.space, config.seed, freeze_always_active=freeze)
     splits = check_task(components, config, supernet)
     always = sum(layer.num_parameters for layer in supernet.layers() if layer.name == ALWAYS_ACTIVE)
     sizes = [supernet.num_parameters(components.sampler.draw(index)) for index in range(DRAWS)]
@@ -34,7 +35,8 @@ def show_validation(config: RunConfig) -> None:
     typer.echo(config.to_yaml())
     for title, text in lines:
         typer.echo(f"{title:<14} {text}")
-    _show_forecast(prepare_planning(config, components, splits))
+    # A forecast needs no measurement: FLOPs tell the costs well enough.
+    _show_forecast(prepare_planning(without_measuring(config, "flops"), components, splits))
     typer.echo("The configuration is valid.")
 
 

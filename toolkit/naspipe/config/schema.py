@@ -67,6 +67,10 @@ class TrainingConfig(OptimizationConfig):
         description="Updates that reads of always-active layers lag behind; 0 is strict order. By default 8, "
         "or null where the executor's contract governs all layers.",
     )
+    freeze_always_active: bool = Field(
+        default=False,
+        description="Leave always-active layers (stem, head, embeddings) at their initial weights; no delay is needed.",
+    )
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Largest gradient norm of a layer, or null: no clipping."
     )
@@ -92,13 +96,18 @@ class ExecutorConfig(Section):
         description="Blocks of each stage: balanced for the expected cost, for each subnet, or as given.",
     )
     costs: str = Field(
-        default="uniform", description="What blocks cost in the plan: uniform, flops, or a table's file."
+        default="uniform",
+        description="What blocks cost in the plan: uniform, flops, profile (measured at the start of training), or a "
+        "table's file.",
     )
     window: PositiveInt | None = Field(
         default=None, description="Subnets in flight at most, or null: the executor says."
     )
     transport: Literal["in-process", "distributed"] = Field(
         default="in-process", description="All stages in one process, or a process for each."
+    )
+    backend: Literal["auto", "gloo", "nccl"] = Field(
+        default="auto", description="What moves results between processes; auto: nccl between GPUs, else gloo."
     )
     recompute: bool = Field(
         default=False, description="Keep only the input of each block and run it again in the backward: less memory."

@@ -57,6 +57,11 @@ class RunFolder:
         return self.root / "train" / "trace.json"
 
     @property
+    def costs(self) -> Path:
+        """What blocks were measured to take, if the plan was made from that."""
+        return self.root / "train" / "costs.json"
+
+    @property
     def trials(self) -> Path:
         """A line per evaluated architecture."""
         return self.root / "search" / "trials.jsonl"

@@ -14,8 +14,8 @@ from naspipe.checks import check_task, load_splits
 from naspipe.components import Components, as_config, build_components
 from naspipe.config.resolve import resolve_file
 from naspipe.config.schema import RunConfig
-from naspipe.environment import describe_environment
-from naspipe.errors import RunError, RunFolderError, TrainingError
+from naspipe.environment import describe_environment, is_follower
+from naspipe.errors import InputError, RunError, RunFolderError, TrainingError
 from naspipe.files import (
     JsonLines,
     digest_tensors,
@@ -26,7 +26,7 @@ from naspipe.files import (
     write_text,
     writing,
 )
-from naspipe.planning import prepare_planning
+from naspipe.planning import check_layout
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Progress, Watch, ignore
 from naspipe.runs.training import train_supernet
@@ -84,20 +84,21 @@ class Run:
             TaskError: The task does not work; no folder is made.
             SpaceError: The blocks cannot be built, or do not fit the task; no folder is made.
             RunFolderError: The folder exists.
+            InputError: The layout does not fit, or this process only follows another.
         """
+        if is_follower():
+            raise InputError(
+                "of the processes that torchrun starts, only that of rank 0 makes a run; the command line sees to it: "
+                "torchrun --nproc-per-node STAGES -m naspipe run CONFIG."
+            )
         resolved = as_config(config)
         # Before the folder is made, so that missing data or a broken space leaves nothing behind.
         components = build_components(resolved)
         with deterministic(resolved.training.threads, resolved.training.device):
-            untrained = Supernet(components.space, resolved.seed)
+            freeze = resolved.training.freeze_always_active
+            untrained = Supernet(components.space, resolved.seed, freeze_always_active=freeze)
         splits = check_task(components, resolved, untrained)
-        planning = prepare_planning(resolved, components, splits)
-        planning.planner()
-        planning.warn()
-        if resolved.executor.transport == "distributed":
-            from naspipe.training.processes import check_processes
-
-            check_processes(resolved)
+        check_layout(resolved, components, splits).warn()
         folder = create_folder(out, (resolved.space.name, resolved.task.name))
         run = cls(folder, resolved, watch, splits, untrained)
         write_text(folder.config, resolved.to_yaml())
@@ -162,9 +163,13 @@ class Run:
         """
         with self._phase(f"Interrupted. {self.folder.cannot_continue}"):
             self.folder.refuse_trained()
-            untrained, self._untrained = self._untrained, None  # It is trained in place.
-            train_supernet(self.config, self.folder, self.splits, self._watch, untrained, trace)
+            train_supernet(self.config, self.folder, self.splits, self._watch, self._take_untrained(), trace)
         return self
+
+    def _take_untrained(self) -> Supernet | None:
+        """Hand out the supernet that was built to check it; whoever trains it in place has it alone."""
+        untrained, self._untrained = self._untrained, None
+        return untrained
 
     def search(self) -> Run:
         """Search the trained supernet and name the best architecture; returns the run.

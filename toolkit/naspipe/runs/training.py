@@ -12,6 +12,7 @@ from naspipe.runs.progress import Progress, Watch
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Splits
 from naspipe.training.loop import SubnetRecord
+from naspipe.training.profiling import PROFILE, settle_costs
 from naspipe.training.recorder import Recorder, Row, trace_of
 from naspipe.training.setup import prepare_trainer
 
@@ -33,7 +34,11 @@ def train_supernet(
         TrainingError: It cannot go on.
         RunError: A file cannot be written.
     """
+    if config.executor.costs == PROFILE:
+        watch(Progress("train", 0, config.training.subnets, "measuring what blocks take"))
+        config = settle_costs(config, splits, folder.costs)
     if config.executor.transport == "distributed":
+        del untrained  # The processes build their own.
         rows = _train_in_processes(config, folder, watch, trace)
     else:
         rows = _train_here(config, folder, splits, watch, untrained, trace)
@@ -54,7 +59,7 @@ def _train_here(
             detail = "loss not finite" if record.loss is None else f"loss {record.loss:.4f}"
             watch(Progress("train", record.index + 1, config.training.subnets, detail))
 
-        recorder = Recorder() if trace else None
+        recorder = Recorder(config.training.device) if trace else None
         prepared.trainer.run(on_subnet, recorder)
     save_tensors(folder.supernet, prepared.supernet.blocks.state_dict(), {"format": "pt"})
     return recorder.rows if recorder else []

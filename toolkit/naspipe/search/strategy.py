@@ -5,13 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from naspipe.directions import Direction
 from naspipe.space import Architecture, SearchSpace
-
-if TYPE_CHECKING:
-    # Only a type; tasks need torch, and strategies need not.
-    from naspipe.tasks.task import Direction
 
 
 @dataclass(frozen=True)

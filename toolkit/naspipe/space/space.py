@@ -133,7 +133,7 @@ class SearchSpace(ABC):
         options: list[Option] = []
         names: list[str] = []
         for decision in self.decisions:
-            if not _exists(decision, dict(zip(names, options, strict=True))):
+            if not exists(decision, dict(zip(names, options, strict=True))):
                 if decision.name in choices:
                     raise ArchitectureError(
                         f"decision {decision.name!r} exists only if {decision.parent!r} is one of "
@@ -191,7 +191,7 @@ class SearchSpace(ABC):
             )
         chosen: dict[str, Option] = {}
         for decision, index in zip(self.decisions, indices, strict=True):
-            if _exists(decision, chosen):
+            if exists(decision, chosen):
                 chosen[decision.name] = decision.options[index]
         return Architecture.unchecked(tuple(chosen), tuple(chosen.values()))
 
@@ -233,7 +233,8 @@ class SearchSpace(ABC):
         return type(self).is_valid is not SearchSpace.is_valid
 
 
-def _exists(decision: Decision, chosen: Mapping[str, Option]) -> bool:
+def exists(decision: Decision, chosen: Mapping[str, Option]) -> bool:
+    """Tell whether a decision exists, given the options of those before it."""
     if decision.parent is None:
         return True
     return decision.parent in chosen and chosen[decision.parent] in decision.parent_options

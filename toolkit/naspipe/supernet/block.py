@@ -46,9 +46,10 @@ class Block(nn.Module):
         return ()
 
     def variant(self, architecture: Architecture) -> Hashable:
-        """Return what of an architecture ``forward`` depends on; by default all of it.
+        """Return what of an architecture decides the form of ``forward``'s output; by default all of it.
 
-        Architectures of one variant give outputs of the same form, so fewer variants save time.
+        For equal inputs, architectures of one variant must give the same nest of tensors, with the same shapes, types
+        and need of a gradient. The form of each variant is found by running it once, so fewer variants save time.
         """
         return architecture
 

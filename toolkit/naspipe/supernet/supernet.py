@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -45,13 +46,15 @@ class LayerParameters:
         return f"block {self.block}, layer {self.name!r}"
 
 
-def build_blocks(space: SearchSpace, seed: int, purpose: str) -> Iterator[Block]:
+def build_blocks(space: SearchSpace, seed: int, purpose: str, own: Container[int] | None = None) -> Iterator[Block]:
     """Build the blocks of a space one by one, each initialised from its own key.
 
     Args:
         space: The search space.
         seed: The run's seed.
         purpose: What the weights are for; another purpose gives other weights.
+        own: Indices of the blocks that get memory, or None: all do. The others are built on the meta device, as far
+            as the space builds them one by one.
 
     Raises:
         SpaceError: The space yields something that is no module, or no block at all.
@@ -70,7 +73,8 @@ def build_blocks(space: SearchSpace, seed: int, purpose: str) -> Iterator[Block]
         iterator = iter(blocks)
         while True:
             torch.default_generator.manual_seed(derive_key(seed, purpose, "init", count))
-            with calling(f"{name}.blocks(): building block {count}", SpaceError):
+            place = contextlib.nullcontext() if own is None or count in own else torch.device("meta")
+            with calling(f"{name}.blocks(): building block {count}", SpaceError), place:
                 module = next(iterator, end)
             if module is end:
                 break
@@ -88,20 +92,27 @@ class Supernet(nn.Module):
     Normalisations keep no running statistics in it; ``extract`` gives them back.
     """
 
-    def __init__(self, space: SearchSpace, seed: int) -> None:
+    def __init__(
+        self, space: SearchSpace, seed: int, own: Container[int] | None = None, freeze_always_active: bool = False
+    ) -> None:
         """Build all blocks.
 
         Args:
             space: The search space.
             seed: Decides the initial weights.
+            own: As for ``build_blocks``.
+            freeze_always_active: Let parameters outside every strict layer need no gradient.
 
         Raises:
             SpaceError: The blocks are not well formed.
         """
         super().__init__()
         self.space = space
-        self.blocks = nn.ModuleList(build_blocks(space, seed, "supernet"))
+        self.blocks = nn.ModuleList(build_blocks(space, seed, "supernet", own))
         drop_statistics(self.blocks)
+        if freeze_always_active:
+            for block in self:
+                _freeze_always_active(block)
         # For every block its layers that have parameters, by name.
         self.layers_by_block = [layers_of(block, index) for index, block in enumerate(self)]
         _refuse_tied(self.layers_by_block)
@@ -137,9 +148,11 @@ class Supernet(nn.Module):
 
     def num_parameters(self, architecture: Architecture | None = None) -> int:
         """Return the number of scalar parameters of an architecture, or of the whole supernet."""
+        total = sum(parameter.numel() for parameter in self.parameters())
         if architecture is None:
-            return sum(layer.num_parameters for layer in self.layers())
-        return sum(layer.num_parameters for used in self.used_layers(architecture) for layer in used)
+            return total
+        frozen = total - sum(layer.num_parameters for layer in self.layers())
+        return frozen + sum(layer.num_parameters for used in self.used_layers(architecture) for layer in used)
 
     def extract(self, architecture: Architecture) -> nn.Sequential:
         """Return a copy of one subnet with the shared weights, as an ordinary module.
@@ -167,8 +180,15 @@ def _assemble(modules: Iterator[nn.Module]) -> nn.Sequential:
     return subnet
 
 
+def _freeze_always_active(block: Block) -> None:
+    strict = {id(parameter) for module in block.layers().values() for parameter in module.parameters()}
+    for parameter in block.parameters():
+        if id(parameter) not in strict:
+            parameter.requires_grad_(False)
+
+
 def layers_of(block: Block, index: int) -> dict[str, LayerParameters]:
-    """Return the layers of a block that have parameters, by name.
+    """Return the layers of a block that have parameters, by name; always-active ones that are frozen are in none.
 
     Raises:
         SpaceError: Two layers share a parameter, or a layer's module is not part of the block.
@@ -195,7 +215,8 @@ def layers_of(block: Block, index: int) -> dict[str, LayerParameters]:
             raise SpaceError(f"block {index}: a layer must not be called {name!r}.")
         if parameters:
             layers[name] = LayerParameters(index, name, True, parameters)
-    rest = {path: p for path, p in block.named_parameters() if id(p) not in owners}
+    # What is frozen and always active never changes: nobody waits for it, so it is in no layer.
+    rest = {path: p for path, p in block.named_parameters() if id(p) not in owners and p.requires_grad}
     if rest:
         layers[ALWAYS_ACTIVE] = LayerParameters(index, ALWAYS_ACTIVE, False, rest)
     return layers

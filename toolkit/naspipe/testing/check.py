@@ -56,11 +56,13 @@ class Result:
         check: The check.
         verdict: ``holds``, ``fails``, or ``skipped``: it does not apply, or a check that it needs does not hold.
         reason: Why it fails or was skipped; empty if it holds.
+        blocked_by: The failing check that it says nothing beside, or an empty text.
     """
 
     check: Check
     verdict: Literal["holds", "fails", "skipped"]
     reason: str = ""
+    blocked_by: str = ""
 
 
 class CheckList:
@@ -121,10 +123,9 @@ def _judge(check: Check, checks: Sequence[Check], subject: Subject) -> Result:
         if other.name not in check.needs:
             continue
         needed = judge(other, checks, subject)
-        if needed.verdict == "fails":
-            return Result(check, "skipped", f"it says nothing while {other.name} fails")
-        if needed.verdict == "skipped":
-            return Result(check, "skipped", needed.reason)
+        failing = other.name if needed.verdict == "fails" else needed.blocked_by
+        if failing:
+            return Result(check, "skipped", f"it says nothing while {failing} fails", failing)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NaspipeWarning)

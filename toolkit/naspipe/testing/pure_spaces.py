@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NoReturn
 
 from naspipe.errors import SpaceError
 from naspipe.keys import keyed_random
 from naspipe.space import Architecture, Decision, SearchSpace
+from naspipe.space.covering import covering_architectures
 from naspipe.testing.subject import SEED, Subject
 
 
@@ -71,22 +73,6 @@ def some_architectures(space: SearchSpace, count: int) -> list[Architecture]:
     return [space.random_architecture(keyed_random(SEED, "conformance", index)) for index in range(count)]
 
 
-def covering_architectures(space: SearchSpace, limit: int, tries: int = 400) -> list[Architecture]:
-    """Return random architectures that show as many options of all decisions as possible.
-
-    Args:
-        space: The space.
-        limit: Architectures at most.
-        tries: Random architectures looked at.
-    """
-    missing = {(decision.name, option) for decision in space.decisions for option in decision.options}
-    found: list[Architecture] = []
-    for index in range(tries):
-        architecture = space.random_architecture(keyed_random(SEED, "cover", index))
-        shown = set(architecture.items())
-        if shown & missing or not found:
-            found.append(architecture)
-            missing -= shown
-        if not missing or len(found) == limit:
-            break
-    return found
+def telling_architectures(space: SearchSpace, limit: int) -> list[Architecture]:
+    """Return random architectures that show every option of every decision, or as many as a limit allows."""
+    return list(itertools.islice(covering_architectures(space, keyed_random(SEED, "covering")), limit))

@@ -37,7 +37,7 @@ def started(subject: Subject, seed: int = SEED) -> Iterator[tuple[Sampler, Searc
         yield sampler, space
     if len(refusals) == len(list(spaces_for(subject))):
         raise ConformanceError(
-            f"start must accept some space, but refused every one: {' '.join(refusals)} "
+            f"start must accept some space, but refused all {len(refusals)}, the first for this reason: {refusals[0]} "
             "Give parameters that fit, or a space that fits."
         )
 

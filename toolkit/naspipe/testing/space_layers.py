@@ -18,7 +18,7 @@ from naspipe.space import Architecture
 from naspipe.supernet.supernet import LayerParameters, Supernet, build_subnet
 from naspipe.testing.check import CheckList, ConformanceError, require
 from naspipe.testing.passes import as_in_training, batch_input, build, run_module, run_straight
-from naspipe.testing.pure_spaces import covering_architectures
+from naspipe.testing.pure_spaces import telling_architectures
 from naspipe.testing.subject import SEED, Subject
 from naspipe.testing.watching import changes, global_generators_untouched, kept_generators, stir_generators
 from naspipe.usercode import calling
@@ -38,7 +38,7 @@ def a_batch_passes_forward_and_backward(subject: Subject) -> None:
     supernet = build(subject)
     inputs = batch_input(subject)
     task = subject.task_subject.cls.__name__
-    for architecture in covering_architectures(supernet.space, MOST):
+    for architecture in telling_architectures(supernet.space, MOST):
         name = supernet.space.format(architecture)
         what = f"the space must fit the task {task} (give the one that it is for), but a batch of it in {name}"
         with calling(what, ConformanceError):
@@ -54,7 +54,7 @@ def forward_writes_no_state(subject: Subject) -> None:
     """A forward changes no parameter, buffer or attribute outside the strict layers that it names."""
     inputs = batch_input(subject)
     supernet = build(subject)
-    for architecture in covering_architectures(supernet.space, FEW):
+    for architecture in telling_architectures(supernet.space, FEW):
         before = copy.deepcopy(supernet)
         run_straight(supernet, inputs, architecture)
         allowed = {
@@ -93,7 +93,7 @@ def running_again_gives_the_same(subject: Subject) -> None:
     """Two passes with one key give the same bits and use no global generator but the keyed one of torch."""
     supernet = build(subject)
     inputs = batch_input(subject)
-    for architecture in covering_architectures(supernet.space, FEW):
+    for architecture in telling_architectures(supernet.space, FEW):
         with kept_generators():
             stir_generators(1)
             with global_generators_untouched("forward", torch_too=False):
@@ -114,7 +114,7 @@ def declared_layers_are_the_trained_ones(subject: Subject) -> None:
     inputs = batch_input(subject)
     layers = supernet.layers()
     trained: set[tuple[int, str, str]] = set()
-    drawn = covering_architectures(supernet.space, MOST)
+    drawn = telling_architectures(supernet.space, MOST)
     for architecture in drawn:
         name = supernet.space.format(architecture)
         used = {(layer.block, layer.name) for row in supernet.used_layers(architecture) for layer in row}
@@ -183,7 +183,7 @@ def other_layers_do_not_matter(subject: Subject) -> None:
     """An architecture gives the same bits whatever the layers hold that it does not name."""
     supernet = build(subject)
     inputs = batch_input(subject)
-    for architecture in covering_architectures(supernet.space, FEW):
+    for architecture in telling_architectures(supernet.space, FEW):
         expected = run_straight(supernet, inputs, architecture)
         used = {(layer.block, layer.name) for row in supernet.used_layers(architecture) for layer in row}
         others = [layer for layer in supernet.layers() if (layer.block, layer.name) not in used]
@@ -207,7 +207,7 @@ def an_extracted_subnet_is_the_supernets_path(subject: Subject) -> None:
     """An extracted subnet has the used parameters and no other, and gives the same bits forward and backward."""
     supernet = build(subject)
     inputs = batch_input(subject)
-    for architecture in covering_architectures(supernet.space, FEW):
+    for architecture in telling_architectures(supernet.space, FEW):
         name = supernet.space.format(architecture)
         subnet = supernet.extract(architecture).train()
         found, expected = sum(p.numel() for p in subnet.parameters()), supernet.num_parameters(architecture)
@@ -239,7 +239,7 @@ def _digests(gradients: dict[str, Tensor]) -> Counter[str]:
 def a_fresh_subnet_has_the_same_form(subject: Subject) -> None:
     """A subnet that is built anew has the keys and shapes of the one that is cut out of the supernet."""
     supernet = build(subject)
-    for architecture in covering_architectures(supernet.space, FEW):
+    for architecture in telling_architectures(supernet.space, FEW):
         cut = _form(supernet.extract(architecture))
         new = _form(build_subnet(subject.make(), architecture, SEED))
         for key in {**cut, **new}:

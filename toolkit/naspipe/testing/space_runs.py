@@ -16,7 +16,7 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.testing.check import CheckList, ConformanceError, NotApplicableError, require
 from naspipe.testing.elsewhere import ask_elsewhere
 from naspipe.testing.passes import Pass, as_in_training, batch_input, build, fresh, run_cut, run_straight
-from naspipe.testing.pure_spaces import covering_architectures, some_architectures
+from naspipe.testing.pure_spaces import some_architectures, telling_architectures
 from naspipe.testing.space_layers import FEW
 from naspipe.testing.subject import SEED, Subject
 from naspipe.testing.watching import global_generators_untouched, kept_generators, stir_generators
@@ -63,7 +63,7 @@ def boundaries_change_nothing(subject: Subject) -> None:
     """Cut at every block as training does, a pass gives what it gives uncut, up to the order of sums."""
     supernet = build(subject)
     inputs = batch_input(subject)
-    for architecture in covering_architectures(supernet.space, FEW):
+    for architecture in telling_architectures(supernet.space, FEW):
         straight = run_straight(supernet, inputs, architecture)
         with calling(f"{supernet.space.format(architecture)}, cut into its blocks,", ConformanceError):
             cut = run_cut(supernet, inputs, architecture)
@@ -103,7 +103,7 @@ def architectures_of_a_variant_have_one_form(subject: Subject) -> None:
     inputs = batch_input(subject)
     known: dict[Hashable, tuple[Hashable, Architecture]] = {}
     space = supernet.space
-    for architecture in [*covering_architectures(space, FEW), *some_architectures(space, 3 * FEW)]:
+    for architecture in [*telling_architectures(space, FEW), *some_architectures(space, 3 * FEW)]:
         for index, (entered, left) in enumerate(_forms(supernet, inputs, architecture)):
             key = (index, list(supernet)[index].variant(architecture), entered)
             form, first = known.setdefault(key, (left, architecture))
@@ -138,7 +138,7 @@ def the_meta_device_knows_every_form(subject: Subject) -> None:
     supernet = build(subject)
     meta = build_on_meta(subject.make(), SEED).train()
     inputs = batch_input(subject)
-    for architecture in covering_architectures(supernet.space, FEW):
+    for architecture in telling_architectures(supernet.space, FEW):
         name = supernet.space.format(architecture)
         try:
             found = _forms(meta, to_meta(inputs), architecture)

@@ -9,7 +9,7 @@ from naspipe.keys import keyed_random
 from naspipe.space import Architecture, SearchSpace
 from naspipe.testing.check import CheckList, ConformanceError, require
 from naspipe.testing.passes import as_in_training
-from naspipe.testing.pure_spaces import covering_architectures, some_architectures
+from naspipe.testing.pure_spaces import some_architectures, telling_architectures
 from naspipe.testing.subject import SEED, Subject
 from naspipe.testing.watching import global_generators_untouched
 
@@ -52,7 +52,7 @@ def texts_go_both_ways(subject: Subject) -> None:
     """Different architectures have different texts; a text form of the space's own is read back by parse."""
     space: SearchSpace = subject.make()
     owners: dict[str, Architecture] = {}
-    for architecture in [*covering_architectures(space, DRAWS), *some_architectures(space, DRAWS)]:
+    for architecture in [*telling_architectures(space, DRAWS), *some_architectures(space, DRAWS)]:
         text = space.format(architecture)
         require(
             isinstance(text, str) and "\n" not in text, f"format must return a text of one line, but returned {text!r}."
@@ -76,7 +76,7 @@ def texts_go_both_ways(subject: Subject) -> None:
 def drawings_name_their_nodes(subject: Subject) -> None:
     """The graph that reports draw has different nodes, and edges between them."""
     space: SearchSpace = subject.make()
-    for architecture in covering_architectures(space, 20):
+    for architecture in telling_architectures(space, 20):
         graph = space.graph(architecture)
         names = [node[0] for node in graph.nodes]
         require(len(set(names)) == len(names), f"the nodes of a graph must have different names, but are {names!r}.")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from naspipe.directions import Direction
 from naspipe.errors import InputError
 from naspipe.keys import derive_key
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
-from naspipe.testing.check import CheckList, ConformanceError, require
+from naspipe.testing.check import CheckList, ConformanceError, NotApplicableError, require
 from naspipe.testing.elsewhere import ask_elsewhere
 from naspipe.testing.pure_spaces import spaces_for
 from naspipe.testing.subject import SEED, Subject
 from naspipe.testing.watching import global_generators_untouched, kept_generators, stir_generators
 from naspipe.usercode import calling
-
-if TYPE_CHECKING:
-    from naspipe.tasks.task import Direction
 
 PROPOSALS = 40
 """Architectures asked for in each search, at least; and three generations."""
@@ -73,6 +70,7 @@ def searches(subject: Subject, directions: tuple[Direction, ...], seed: int = SE
 
     Raises:
         ConformanceError: It accepts none.
+        NotApplicableError: It accepts none with several objectives.
     """
     refusals = []
     for space in spaces_for(subject):
@@ -83,7 +81,12 @@ def searches(subject: Subject, directions: tuple[Direction, ...], seed: int = SE
             continue
         yield search
     if len(refusals) == len(list(spaces_for(subject))):
-        raise ConformanceError(f"start must accept some space, but refused every one: {' '.join(refusals)}")
+        if len(directions) > 1:
+            raise NotApplicableError(f"start refuses {len(directions)} objectives, on {refusals[0]}")
+        raise ConformanceError(
+            f"start must accept some space, but refused all {len(refusals)}, the first for this reason: {refusals[0]} "
+            "Give parameters that fit, or a space that fits."
+        )
 
 
 def proposals(search: Search, failing: bool = False) -> list[Architecture]:
@@ -105,6 +108,15 @@ def _compare(search: Search, expected: list[Architecture], found: list[Architect
         )
 
 
+def accepted(subject: Subject) -> list[tuple[Direction, ...]]:
+    """Return the directions that a strategy can be started with: of one objective, and of two unless it refuses."""
+    try:
+        next(searches(subject, TWO))
+    except NotApplicableError:
+        return [ONE]
+    return [ONE, TWO]
+
+
 @checks()
 def one_objective_can_be_searched(subject: Subject) -> None:
     """With one objective, every proposal is a valid architecture, generation_size of them at a time."""
@@ -114,7 +126,7 @@ def one_objective_can_be_searched(subject: Subject) -> None:
 
 @checks("one_objective_can_be_searched")
 def two_objectives_can_be_searched(subject: Subject) -> None:
-    """The same holds with two objectives, one to maximise and one to minimise."""
+    """The same holds with two objectives, one to maximise and one to minimise, unless start refuses them."""
     for search in searches(subject, TWO):
         proposals(search)
 
@@ -129,7 +141,7 @@ def failed_trials_can_be_told(subject: Subject) -> None:
 @checks("one_objective_can_be_searched", "two_objectives_can_be_searched")
 def the_same_seed_proposes_the_same(subject: Subject) -> None:
     """Two searches with one seed and the same outcomes propose the same."""
-    for directions in (ONE, TWO):
+    for directions in accepted(subject):
         first = [proposals(search) for search in searches(subject, directions)]
         for search, expected in zip(searches(subject, directions), first, strict=True):
             _compare(search, expected, proposals(search), "one seed and the same outcomes must propose the same")
@@ -162,7 +174,7 @@ def fingerprint(subject: Subject) -> list[list[str]]:
     """Return the proposals on every space, as texts."""
     return [
         [architecture.to_json() for architecture in proposals(search)]
-        for directions in (ONE, TWO)
+        for directions in accepted(subject)
         for search in searches(subject, directions)
     ]
 

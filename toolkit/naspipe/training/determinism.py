@@ -38,7 +38,7 @@ def deterministic(threads: int, device: str) -> Iterator[None]:
     with (
         torch.inference_mode(False),
         torch.autocast(device, enabled=False),
-        torch.random.fork_rng(enabled=True, devices=[0] if device == "cuda" else []),
+        torch.random.fork_rng(enabled=True, devices=[torch.cuda.current_device()] if device == "cuda" else []),
     ):
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(True)

@@ -69,18 +69,8 @@ class Layer:
         self._pending: dict[int, tuple[list[Tensor | None], float]] = {}
         for path, parameter in parameters.parameters.items():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._refuse_gradient(path))  # type: ignore[no-untyped-call]  # torch leaves it so
-
-    def _refuse_gradient(self, path: str) -> Callable[[Tensor], None]:
-        def refuse(parameter: Tensor) -> None:
-            # Subnets read through leaves of their own, so only an undeclared use gets here.
-            parameter.grad = None
-            raise TrainingError(
-                f"a block must use only the layers that its used_layers names, but parameter {path!r} of "
-                f"{self.spec} got a gradient from a subnet that does not name it."
-            )
-
-        return refuse
+                hook = _refuse_gradient(f"parameter {path!r} of {parameters}")
+                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it so
 
     @property
     def num_versions(self) -> int:
@@ -182,3 +172,17 @@ class Layer:
                 # The optimizer and the module keep the same Parameter; readers keep the old storage.
                 parameter.data = parameter.data.clone()
             self._current = [parameter.data for parameter in self._parameters]
+
+
+def _refuse_gradient(name: str) -> Callable[[Tensor], None]:
+    """Return a hook for a parameter; it holds no layer, so that a supernet is freed as soon as it is let go."""
+
+    def refuse(parameter: Tensor) -> None:
+        # Subnets read through leaves of their own, so only an undeclared use gets here.
+        parameter.grad = None
+        raise TrainingError(
+            f"a block must use only the layers that its used_layers names, but {name} got a gradient from a subnet "
+            "that does not name it."
+        )
+
+    return refuse

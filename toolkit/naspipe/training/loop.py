@@ -125,7 +125,11 @@ class SupernetTrainer:
         """
         self._order = EpochOrder(data, config.batch_size, seed, "train")
         require_microbatches(len(data), config.batch_size, config.microbatches)
-        self._supernet = supernet.to(config.device).train()
+        self._supernet = supernet.train()
+        for block in supernet:
+            # Blocks of other processes may have no memory.
+            if not any(parameter.is_meta for parameter in block.parameters()):
+                block.to(config.device)
         self._task = task
         self._sampler = sampler
         self._planner = planner

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
 import signal
 import tempfile
 import threading
-import time
 import uuid
-import warnings
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import distributed
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from naspipe import registry
 from naspipe.config.schema import RunConfig
-from naspipe.environment import describe_environment, distributed_backends
-from naspipe.errors import InputError, NaspipeWarning, TrainingError
-from naspipe.files import JsonLines, load_tensors, save_tensors
+from naspipe.environment import distributed_backends, torchrun_processes
+from naspipe.errors import InputError, TrainingError
 from naspipe.runs.progress import Progress, Watch
-from naspipe.training.recorder import Recorder, Row
-
-if TYPE_CHECKING:
-    from naspipe.training.loop import SubnetRecord
+from naspipe.training.stage import StageResult, StageTask, backend_of, join_parts, start_stage
+from naspipe.training.torchrun import lead
 
 POLL_SECONDS = 0.5
 """Between two looks at how far the stages are, for whoever watches."""
@@ -46,19 +37,15 @@ def check_processes(config: RunConfig) -> None:
     """Refuse what this machine or other processes cannot do.
 
     Raises:
-        InputError: A plug-in is defined in an interactive session or was registered in this process only; the
-            device is a GPU; or torch lacks the backend.
+        InputError: A plug-in is defined in an interactive session or was registered in this process only; torch
+            lacks the backend; there are too few GPUs; or torchrun started another number of processes.
     """
-    if "gloo" not in distributed_backends():
+    _check_backend(config)
+    started = torchrun_processes()
+    if started not in (0, config.executor.stages):
         raise InputError(
-            "executor.transport 'distributed' needs torch's backend gloo, but this build of torch has "
-            f"{', '.join(distributed_backends()) or 'none'}. Set executor.transport to in-process."
-        )
-    if config.training.device == "cuda":
-        # NCCL's point-to-point calls run in order for each pair, whatever their tags: receives cannot be posted ahead.
-        raise InputError(
-            "executor.transport 'distributed' runs on CPUs so far, but training.device is 'cuda'. Set "
-            "executor.transport to in-process, which trains all stages on one GPU."
+            f"torchrun must start a process for each of the {config.executor.stages} stages, but started {started}. "
+            "Set executor.stages, or torchrun's --nproc-per-node."
         )
     for kind, name in (
         (registry.spaces, config.space.name),
@@ -75,18 +62,29 @@ def check_processes(config: RunConfig) -> None:
             )
 
 
-class StageResult(NamedTuple):
-    """What the process of a stage hands back.
-
-    Attributes:
-        digests: Digest of each of its layers; empty unless it was asked to record.
-        rows: What its recorder collected.
-        peak_memory: Its peak memory, in MiB.
-    """
-
-    digests: dict[str, str]
-    rows: list[Row]
-    peak_memory: float
+def _check_backend(config: RunConfig) -> None:
+    backend, stages = backend_of(config), config.executor.stages
+    for needed in dict.fromkeys(("gloo", backend)):
+        if needed not in distributed_backends():
+            raise InputError(
+                f"executor.transport 'distributed' needs torch's backend {needed}, but this build of torch has "
+                f"{', '.join(distributed_backends()) or 'none'}. Set executor.transport to in-process."
+            )
+    if backend != "nccl":
+        return
+    if config.training.device != "cuda":
+        raise InputError(
+            "executor.backend 'nccl' moves tensors between GPUs, but training.device is 'cpu'. Set "
+            "executor.backend=gloo, or training.device=cuda."
+        )
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if torchrun_processes() else stages
+    there = torch.cuda.device_count()
+    if here > there:
+        raise InputError(
+            f"executor.backend 'nccl' needs a GPU for each stage, but here are {here} stages and {there} "
+            f"GPU{'' if there == 1 else 's'}. Set executor.stages to {there} or fewer; or executor.backend=gloo, by "
+            "which stages may share a GPU; or executor.transport=in-process, which trains all stages on one."
+        )
 
 
 def train_in_processes(
@@ -109,11 +107,19 @@ def train_in_processes(
         TrainingError: A stage failed; every process has been ended.
     """
     stages = config.executor.stages
-    with _signals_kept(), _scratch() as scratch, _watching(metrics, config.training.subnets, watch), _quiet():
+    task = StageTask(config.to_yaml(), str(folder), str(metrics), record)
+    with _watching(metrics, config.training.subnets, watch):
+        results = lead(task) if torchrun_processes() else _launch(task, stages)
+    join_parts(folder, stages, supernet)
+    return results
+
+
+def _launch(task: StageTask, stages: int) -> list[StageResult]:
+    """Start a process for each stage by torch's elastic launcher, and wait for all."""
+    with _signals_kept(), _scratch() as scratch, _quiet():
         launch = _launch_config(stages, scratch)
         try:
-            arguments = (config.to_yaml(), str(folder), str(metrics), record, os.getpid())
-            results = elastic_launch(launch, train_stage)(*arguments)
+            results: dict[int, list[StageResult]] = elastic_launch(launch, start_stage)(task, os.getpid())
         except ChildFailedError as error:
             raise TrainingError(_explain(error)) from None
         except SignalException as error:
@@ -121,14 +127,7 @@ def train_in_processes(
             if error.sigval is signal.Signals.SIGINT:
                 raise KeyboardInterrupt from None
             raise SystemExit(128 + error.sigval) from None
-    parts = [_part_file(folder, stage) for stage in range(stages)]
-    tensors: dict[str, torch.Tensor] = {}
-    for part in parts:
-        tensors.update(load_tensors(part))
-    save_tensors(supernet, tensors, {"format": "pt"})
-    for part in parts:
-        part.unlink()
-    return [results[stage] for stage in range(stages)]
+    return results[0]
 
 
 def _launch_config(stages: int, scratch: str) -> LaunchConfig:
@@ -200,10 +199,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _part_file(folder: Path, stage: int) -> Path:
-    return folder / f"stage{stage}.safetensors"
-
-
 @contextlib.contextmanager
 def _watching(metrics: Path, total: int, watch: Watch) -> Iterator[None]:
     """Report how many subnets the last stage has logged, from a thread of its own."""
@@ -232,97 +227,3 @@ def _watching(metrics: Path, total: int, watch: Watch) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-def train_stage(config_yaml: str, folder: str, metrics: str, record: bool, launcher: int) -> StageResult:
-    """Train one stage; runs in a process that the elastic launcher has started.
-
-    Args:
-        config_yaml: The run's resolved configuration.
-        folder: Where to leave the stage's layers.
-        metrics: Where the last stage logs each subnet.
-        record: Record each action, and digest each layer.
-        launcher: Process id of the launcher, which this process does not outlive.
-
-    Raises:
-        TrainingError: A block failed, a message did not come, or the processes differ.
-    """
-    from naspipe.components import build_components
-    from naspipe.config.resolve import resolve
-    from naspipe.config.source import read_text
-    from naspipe.training.determinism import deterministic
-    from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer, reset_peak_memory
-    from naspipe.training.transport import Distributed
-
-    # What there is to warn of was said before the processes were started.
-    warnings.simplefilter("ignore", NaspipeWarning)
-    _end_with(launcher)
-    config = resolve(read_text(config_yaml, "the run's configuration", Path.cwd()))
-    stage, stages = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with deterministic(config.training.threads, config.training.device):
-        distributed.init_process_group("gloo", timeout=timedelta(seconds=config.executor.timeout))
-        _compare_processes(config)
-        components = build_components(config)
-        splits = components.task.load(config.seed)
-        reset_peak_memory(config.training.device)
-        prepared = prepare_trainer(
-            config, components, splits, stage=stage,
-            connect=lambda signature: Distributed(
-                stage, config.executor.segments, signature, config.executor.timeout
-            ),
-        )  # fmt: skip
-        trainer, cuts = prepared.trainer, prepared.cuts
-        with JsonLines(Path(metrics)) if stage == stages - 1 else contextlib.nullcontext() as log:
-
-            def on_subnet(record: SubnetRecord) -> None:
-                assert log is not None
-                log.append({**vars(record), "architecture": dict(record.architecture)})
-
-            recorder = Recorder() if record else None
-            trainer.run(on_subnet, recorder)
-        segments = config.executor.segments
-        own = range(cuts[stage * segments], cuts[(stage + 1) * segments])
-        weights = prepared.supernet.blocks.state_dict()
-        tensors = {name: tensor for name, tensor in weights.items() if int(name.partition(".")[0]) in own}
-        save_tensors(_part_file(Path(folder), stage), tensors, {"format": "pt"})
-        distributed.barrier()
-        distributed.destroy_process_group()
-        return StageResult(
-            layer_digests(trainer) if record else {},
-            recorder.rows if recorder else [],
-            peak_memory(config.training.device),
-        )
-
-
-def _end_with(launcher: int) -> None:
-    """End this process when the launcher has died, however and whenever that happened."""
-
-    def look() -> None:
-        while os.getppid() == launcher:
-            time.sleep(POLL_SECONDS)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=look, name="naspipe launcher", daemon=True).start()
-
-
-def _compare_processes(config: RunConfig) -> None:
-    """Make sure that all processes compute alike.
-
-    Raises:
-        TrainingError: One differs in configuration, versions, or kind of processor; it says which and how.
-    """
-    environment = describe_environment(config.seed, config.training.threads)
-    own: dict[str, Any] = {
-        "configuration": hashlib.sha256(config.to_yaml().encode()).hexdigest(),
-        "packages": environment["packages"],
-        "CPU capability": environment["cpu"]["capability"],
-    }
-    everyone: list[dict[str, Any]] = [{} for _ in range(distributed.get_world_size())]
-    distributed.all_gather_object(everyone, own)
-    for rank, other in enumerate(everyone):
-        for key, value in everyone[0].items():
-            if other[key] != value:
-                raise TrainingError(
-                    f"all processes must be alike, but {key} of stage {rank} is {other[key]!r}, and of stage 0 "
-                    f"{value!r}."
-                )

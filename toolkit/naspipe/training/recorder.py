@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import torch
+
 from naspipe.pipeline.action import PlannedAction
 from naspipe.pipeline.plan import Plan
 from naspipe.training.part import LayerVersion
@@ -18,18 +20,29 @@ class Recorder:
 
     wanted = True
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        """Start with no rows.
+
+        Args:
+            device: ``cpu`` or ``cuda``; a GPU is waited for before each look at the clock, which slows it down.
+        """
+        self._is_gpu = device == "cuda"
         self.rows: list[Row] = []
         self._started = 0
 
     def start(self) -> None:
         """Note that an action starts: what it needs is there."""
-        self._started = time.monotonic_ns()
+        self._started = self._now()
 
     def end(self, planned: PlannedAction, versions: Sequence[LayerVersion]) -> None:
         """Note that an action has ended."""
-        ended = time.monotonic_ns()
+        ended = self._now()
         self.rows.append((planned, self._started // 1000, ended // 1000, tuple(versions)))
+
+    def _now(self) -> int:
+        if self._is_gpu:
+            torch.cuda.synchronize()
+        return time.monotonic_ns()
 
 
 def trace_of(plan: Plan, rows: Sequence[Row]) -> Plan:

@@ -6,12 +6,14 @@ import contextlib
 import hashlib
 import resource
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from naspipe.components import Components
 from naspipe.config.schema import RunConfig
+from naspipe.errors import SpaceError
 from naspipe.files import digest_tensors
 from naspipe.pipeline.partition import Cuts
 from naspipe.planning import prepare_planning
@@ -58,14 +60,29 @@ def prepare_trainer(
     Raises:
         InputError: The layout does not fit.
     """
-    supernet = supernet if supernet is not None else Supernet(components.space, config.seed)
     planning = prepare_planning(config, components, splits)
     planner, cuts = planning.planner()
+    if supernet is None:
+        supernet = _build(config, components, cuts, stage)
     trainer = SupernetTrainer(
         supernet, components.task, splits.train, components.sampler, planner, cuts, config.training, config.seed,
         stage=stage, connect=connect, meta=planning.supernet, recompute=config.executor.recompute,
     )  # fmt: skip
     return Prepared(trainer, supernet, cuts)
+
+
+def _build(config: RunConfig, components: Components, cuts: Cuts, stage: int | None) -> Supernet:
+    """Return a new supernet, with memory for the blocks of a stage only where that will do."""
+    build = partial(Supernet, components.space, config.seed, freeze_always_active=config.training.freeze_always_active)
+    # Under autocast, the form of what a block returns is found on real blocks.
+    if stage is None or config.training.precision != "fp32":
+        return build()
+    segments = config.executor.segments
+    try:
+        return build(own=range(cuts[stage * segments], cuts[(stage + 1) * segments]))
+    except SpaceError:
+        # A space may compute with the values of tensors while it is built; then there is no other way.
+        return build()
 
 
 def layer_digests(trainer: SupernetTrainer) -> dict[str, str]:

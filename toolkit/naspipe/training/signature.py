@@ -154,7 +154,13 @@ class Signatures:
             ) from error
 
 
-def pack(tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], stamp: bytes, flag: bool = False) -> Tensor:
+def pack(
+    tensors: Sequence[Tensor | None],
+    forms: Sequence[TensorForm],
+    stamp: bytes,
+    flag: bool = False,
+    device: str = "cpu",
+) -> Tensor:
     """Return a message: stamp and flag, a byte for each tensor that says whether it is there, the tensors' bytes.
 
     Args:
@@ -162,10 +168,12 @@ def pack(tensors: Sequence[Tensor | None], forms: Sequence[TensorForm], stamp: b
         forms: What the receiver expects.
         stamp: ``STAMP_BYTES`` that the receiver compares.
         flag: One bit more.
+        device: Where the message is made.
     """
     present = [tensor is not None for tensor in tensors]
-    message = torch.zeros(message_bytes(forms), dtype=torch.uint8)
-    message[: STAMP_BYTES + 1 + len(forms)] = torch.tensor([*stamp, flag, *present], dtype=torch.uint8)
+    message = torch.zeros(message_bytes(forms), dtype=torch.uint8, device=device)
+    head = torch.tensor([*stamp, flag, *present], dtype=torch.uint8, device=device)
+    message[: len(head)] = head
     offset = _head_bytes(forms)
     for tensor, form in zip(tensors, forms, strict=True):
         if tensor is not None:

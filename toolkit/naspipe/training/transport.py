@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree  # flattens any nest; torch offers no 
 from naspipe.errors import TrainingError
 from naspipe.pipeline.action import Kind, PlannedAction
 from naspipe.training.boundary import Slots, detach_payload
+from naspipe.training.channels import Channels, message_device
 from naspipe.training.signature import Signature, TensorForm, message_bytes, pack, unpack
 
 
@@ -107,9 +108,10 @@ class _Expected(NamedTuple):
 class Distributed:
     """Sends results to other processes by torch.distributed, one process a stage.
 
-    All processes walk one plan. A message's number is its tag, receives are posted when their action is
-    announced, a sent buffer lives until its send is done, and a send is waited for only once every
-    earlier-numbered receive here has been posted, so that processes cannot wait for each other in a circle.
+    All processes walk one plan. Each pair of neighbours has a channel for each direction; within it, messages are
+    sent and received in the order of their numbers, which are their tags. Receives are posted when their action is
+    announced, a sent buffer lives until its send is done, and a send is waited for only once every earlier-numbered
+    receive here has been posted, so that processes cannot wait for each other in a circle.
     """
 
     def __init__(
@@ -118,15 +120,23 @@ class Distributed:
         segments: int,
         signature: Callable[[PlannedAction], Signature],
         timeout: float,
+        channels: Channels,
+        device: str,
     ) -> None:
-        """Join the default process group, which must be there.
+        """Use the connections that there are.
 
         Args:
             stage: The stage of this process; also its rank.
             segments: Segments of each stage.
             signature: Gives the signature of what crosses the boundary that an action's result passes.
             timeout: Seconds after which a wait fails.
+            channels: The connections to its neighbours.
+            device: Where what is received is needed.
         """
+        self._channels = channels
+        backend = distributed.get_backend(next(iter(channels.values()))) if channels else "gloo"
+        self._message_device = message_device(backend)
+        self._device = device
         self._stage = stage
         self._segments = segments
         self._signature = signature
@@ -146,8 +156,9 @@ class Distributed:
         action = planned.action
         signature = self._signature(planned)
         forms = _forms(action.kind, signature)
-        buffer = torch.empty(message_bytes(forms), dtype=torch.uint8)
-        work = distributed.irecv(buffer, src=action.stage, tag=planned.message)
+        buffer = torch.empty(message_bytes(forms), dtype=torch.uint8, device=self._message_device)
+        channel = self._channels[action.stage, self._stage]
+        work = distributed.irecv(buffer, src=action.stage, group=channel, tag=planned.message)
         unit = Unit(action.kind, action.subnet, action.microbatch, target)
         self._expected[unit] = _Expected(buffer, work, action.stage, str(action), signature, stamp)
 
@@ -159,10 +170,13 @@ class Distributed:
         forms = _forms(unit.kind, self._signature(planned))
         if unit.kind is Kind.FORWARD:
             values = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
-            message = pack(values, forms, self._stamps.pop(planned.message))
+            flag = False
         else:
-            message = pack(result.slots, forms, self._stamps.pop(planned.message), flag=result.finite)
-        work = distributed.isend(message, dst=unit.part // self._segments, tag=planned.message)
+            values, flag = result.slots, result.finite
+        message = pack(values, forms, self._stamps.pop(planned.message), flag, self._message_device)
+        target = unit.part // self._segments
+        channel = self._channels[self._stage, target]
+        work = distributed.isend(message, dst=target, group=channel, tag=planned.message)
         self._sent.append((work, message, str(planned.action)))
         while len(self._sent) > MAX_SENDS:
             self._finish_oldest()
@@ -177,7 +191,8 @@ class Distributed:
         if expected is None:
             return self._local.receive(unit)
         self._wait(expected.work, f"{expected.text} from stage {expected.source}")
-        received, flag, stamp = unpack(expected.buffer, _forms(unit.kind, expected.signature))
+        buffer = expected.buffer.to(self._device)
+        received, flag, stamp = unpack(buffer, _forms(unit.kind, expected.signature))
         if stamp != expected.stamp:
             raise TrainingError(
                 f"stages {expected.source} and {self._stage} must plan and draw the same subnets, but differ from "

@@ -1,0 +1,48 @@
+"""Grid: every architecture once, in the order of decisions and options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from naspipe.directions import Direction
+from naspipe.search.strategy import Outcome, Strategy
+from naspipe.space import Architecture, Option, SearchSpace
+from naspipe.space.space import exists
+
+
+class GridStrategy(Strategy):
+    """Exhaustive search; for small spaces, or as many of its architectures as the budget allows.
+
+    The last decision changes fastest. After the last architecture it begins anew, which ends the search.
+    """
+
+    def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
+        """Begin with the first architecture."""
+        self._space = space
+        self._rest = self._valid()
+
+    def _valid(self) -> Iterator[Architecture]:
+        return (architecture for architecture in _all(self._space, {}) if self._space.is_valid(architecture))
+
+    def ask(self) -> list[Architecture]:
+        """Return the next valid architecture."""
+        architecture = next(self._rest, None)
+        if architecture is None:
+            self._rest = self._valid()
+            architecture = next(self._rest)
+        return [architecture]
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Learn nothing."""
+
+
+def _all(space: SearchSpace, chosen: dict[str, Option], place: int = 0) -> Iterator[Architecture]:
+    """Yield all architectures that begin with some choices."""
+    while place < len(space.decisions) and not exists(space.decisions[place], chosen):
+        place += 1
+    if place == len(space.decisions):
+        yield Architecture(chosen)
+        return
+    decision = space.decisions[place]
+    for option in decision.options:
+        yield from _all(space, {**chosen, decision.name: option}, place + 1)

@@ -1,0 +1,60 @@
+"""Local search: from one architecture to a better neighbour, and anew from elsewhere when there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from naspipe.directions import Direction
+from naspipe.errors import InputError
+from naspipe.keys import keyed_random
+from naspipe.search.strategy import Outcome, Strategy
+from naspipe.space import Architecture, SearchSpace
+from naspipe.space.neighbours import neighbours
+
+
+class LocalSearchStrategy(Strategy):
+    """Hill climbing: go to the first neighbour that is better; at a local optimum start from a random architecture.
+
+    Neighbours differ in one decision. Source: White et al., "Exploring the Loss Landscape in Neural Architecture
+    Search", UAI 2021, in its variant that does not wait for all neighbours.
+    """
+
+    def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
+        """Begin at a random architecture.
+
+        Raises:
+            InputError: There are several objectives.
+        """
+        if len(directions) != 1:
+            raise InputError(
+                f"local_search is for one objective, but there are {len(directions)}. Choose one, or the strategy "
+                "evolution."
+            )
+        self._space = space
+        self._seed = seed
+        self._sign = 1.0 if directions[0] == "minimize" else -1.0
+        self._moves = 0
+        self._cost: float | None = None
+        self._untried: Iterator[Architecture] = iter(())
+
+    def ask(self) -> list[Architecture]:
+        """Return the next neighbour, or a random architecture to start from."""
+        proposal = next(self._untried, None) if self._cost is not None else None
+        if proposal is None:
+            self._cost = None
+            generator = keyed_random(self._seed, "local search", "start", self._moves)
+            self._moves += 1
+            proposal = self._space.random_architecture(generator)
+        return [proposal]
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Move to what is better."""
+        (outcome,) = outcomes
+        if outcome.values is None:
+            return
+        cost = self._sign * outcome.values[0]
+        if self._cost is None or cost < self._cost:
+            self._cost = cost
+            generator = keyed_random(self._seed, "local search", "move", self._moves)
+            self._moves += 1
+            self._untried = neighbours(self._space, outcome.architecture, generator)

@@ -1,0 +1,86 @@
+"""Regularised evolution: the oldest dies, not the worst."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from naspipe.directions import Direction
+from naspipe.errors import InputError, NaspipeWarning
+from naspipe.keys import keyed_random
+from naspipe.search.strategy import Outcome, Strategy
+from naspipe.space import Architecture, SearchSpace
+from naspipe.space.neighbours import mutate
+
+MAX_CHILDREN = 100
+"""Mutations looked at for a valid one before a random architecture takes its place."""
+
+
+class RegularizedEvolutionStrategy(Strategy):
+    """Ageing evolution: mutate the best of a random sample of the population, and let the oldest die.
+
+    Source: Real et al., "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019.
+    """
+
+    def __init__(self, population: Annotated[int, Field(ge=2)] = 50, sample: Annotated[int, Field(ge=1)] = 10) -> None:
+        """Choose the sizes.
+
+        Args:
+            population: Architectures alive; the first ones are drawn at random.
+            sample: Architectures among which the parent is the best.
+
+        Raises:
+            InputError: The sample is larger than the population.
+        """
+        if sample > population:
+            raise InputError(f"sample must be at most the population, {population}, but is {sample}.")
+        self.population = population
+        self.sample = sample
+
+    def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
+        """Begin with an empty population.
+
+        Raises:
+            InputError: There are several objectives.
+        """
+        if len(directions) != 1:
+            raise InputError(
+                f"regularized_evolution is for one objective, but there are {len(directions)}. Choose one, or the "
+                "strategy evolution."
+            )
+        self._space = space
+        self._seed = seed
+        self._sign = 1.0 if directions[0] == "minimize" else -1.0
+        self._alive: deque[tuple[float, Architecture]] = deque(maxlen=self.population)
+        self._asked = 0
+
+    def ask(self) -> list[Architecture]:
+        """Return a random architecture until the population is full, then a mutated one."""
+        generator = keyed_random(self._seed, "regularized evolution", self._asked)
+        self._asked += 1
+        if len(self._alive) < self.population:
+            return [self._space.random_architecture(generator)]
+        # Of equals the younger is the parent.
+        places = generator.sample(range(self.population), self.sample)
+        parent = self._alive[min(places, key=lambda place: (self._alive[place][0], -place))][1]
+        for _ in range(MAX_CHILDREN):
+            child = mutate(self._space, parent, generator)
+            if child is not None:
+                return [child]
+        warnings.warn(
+            f"regularized_evolution found no valid child of {self._space.format(parent)} in {MAX_CHILDREN} mutations; "
+            "a random architecture takes its place.",
+            NaspipeWarning,
+            stacklevel=2,
+        )
+        return [self._space.random_architecture(generator)]
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Let those that were evaluated live; one that failed is not born."""
+        for outcome in outcomes:
+            if outcome.values is not None:
+                self._alive.append((self._sign * outcome.values[0], outcome.architecture))

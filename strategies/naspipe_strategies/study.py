@@ -1,0 +1,99 @@
+"""What strategies by Optuna share: a study in memory, asked a generation at a time and told in order."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import optuna
+
+from naspipe.directions import Direction
+from naspipe.keys import derive_key, keyed_random
+from naspipe.search.strategy import Outcome, Strategy
+from naspipe.space import Architecture, Decision, SearchSpace
+
+MAX_CHILDREN = 100
+"""Proposals looked at for a valid one before a random architecture takes its place."""
+
+
+class StudyStrategy(Strategy):
+    """A strategy whose proposals come from an Optuna sampler.
+
+    A generation is asked at once and told in order, so the search does not depend on which evaluation ends first.
+    """
+
+    key: str
+    """What the sampler's seed is derived for, besides the run's seed."""
+
+    @abstractmethod
+    def make_sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """Return the sampler.
+
+        Args:
+            seed: Its seed, below 2**32.
+        """
+
+    @abstractmethod
+    def distribution(self, decision: Decision) -> optuna.distributions.BaseDistribution:
+        """Return what the index of a decision's option is drawn from."""
+
+    def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
+        """Open a study in memory."""
+        self._space = space
+        self._seed = seed
+        self._trials: list[optuna.Trial] = []
+        self._fallbacks = 0
+        self._distributions = {decision.name: self.distribution(decision) for decision in space.decisions}
+        sampler = self.make_sampler(derive_key(seed, self.key) % 2**32)
+        self._study = open_study(sampler, directions)
+
+    def ask(self) -> list[Architecture]:
+        """Return one generation."""
+        self._trials = []
+        return [self._ask_valid() for _ in range(self.generation_size)]
+
+    def _ask_valid(self) -> Architecture:
+        for _ in range(MAX_CHILDREN):
+            trial = self._study.ask(self._distributions)
+            architecture = self._read(trial)
+            if self._space.is_valid(architecture):
+                self._trials.append(trial)
+                return architecture
+            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        generator = keyed_random(self._seed, self.key, "fallback", self._fallbacks)
+        self._fallbacks += 1
+        architecture = self._space.random_architecture(generator)
+        self._study.enqueue_trial(
+            {
+                decision.name: decision.index(architecture[decision.name]) if decision.name in architecture else 0
+                for decision in self._space.decisions
+            }
+        )
+        self._trials.append(self._study.ask(self._distributions))
+        return architecture
+
+    def _read(self, trial: optuna.Trial) -> Architecture:
+        return self._space.from_indices([trial.params[d.name] for d in self._space.decisions])
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Tell the generation's values in order."""
+        for trial, outcome in zip(self._trials, outcomes, strict=True):
+            if outcome.values is None:
+                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                self._study.tell(trial, list(outcome.values))
+
+
+def open_study(sampler: optuna.samplers.BaseSampler, directions: Sequence[Direction]) -> optuna.Study:
+    """Return a study in memory, without a line about it on the console."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return optuna.create_study(
+            storage=optuna.storages.InMemoryStorage(),
+            sampler=sampler,
+            study_name="naspipe",
+            directions=list(directions),
+        )
+    finally:
+        optuna.logging.set_verbosity(verbosity)
