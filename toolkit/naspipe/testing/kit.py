@@ -58,6 +58,10 @@ def check_plugin(
         InputError: The plug-in cannot be found or constructed, or the data of the task cannot be loaded; before
             anything is checked.
     """
-    subject = plugin if isinstance(plugin, Subject) else Subject(plugin, parameters or {}, task, space)
+    known = plugin if isinstance(plugin, Subject) else Subject(plugin)
+    subject = known
+    if parameters is not None or task is not None or space is not None:
+        values = known.parameters if parameters is None else parameters
+        subject = Subject(known.plugin, values, task or known.task, space or known.space, known.only)
     subject.prepare()
     return judge_all(checks_of(subject.kind), subject)

@@ -54,7 +54,7 @@ class Pass:
 
 def batch_input(subject: Subject) -> Any:
     """Return the input of a small batch of the space's task."""
-    data = subject.splits.train
+    data = subject.loaded[1].train
     return data.batch(list(range(min(SAMPLES, len(data)))), key=0).inputs
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from naspipe.components import as_config
 from naspipe.errors import ConfigError
 from naspipe.files import digest_tensors
 from naspipe.planning import build_on_meta
@@ -202,14 +203,13 @@ def pipelines_give_the_bits_of_one_stage(subject: Subject) -> None:
     blocks = len(build(subject))
     if blocks == 1:
         raise NotApplicableError("there is one block, and nothing to cut")
-    samples = len(subject.splits.train)
+    task, splits = subject.loaded
+    samples = len(splits.train)
     batch = min(8, samples)
-    task = subject.task_subject
-    directions = list(task.make().directions)
     config = {
         "seed": SEED,
         "space": subject.section,
-        "task": task.section,
+        "task": subject.task_subject.section,
         "training": {
             "subnets": SUBNETS,
             "batch_size": batch,
@@ -217,10 +217,11 @@ def pipelines_give_the_bits_of_one_stage(subject: Subject) -> None:
             "delay": 2,
             "optimizer": {"name": "SGD", "lr": 0.001, "momentum": 0.9},
         },
-        "search": {"strategy": {"name": "random"}, "objectives": [*directions, "parameters"][:1]},
+        "search": {"strategy": {"name": "random"}, "objectives": [*task.directions, "parameters"][:1]},
     }
     try:
-        found = list(verify_mapping(config, ["csp"], [count for count in (2, 3) if count <= blocks]))
+        stages = [count for count in (2, 3) if count <= blocks]
+        found = list(verify(as_config(config), ["csp"], stages, ["in-process"]))
     except ConfigError as error:
         raise ConformanceError(f"a configuration with the space must be right, but: {error}") from error
     for check in found:
@@ -228,10 +229,3 @@ def pipelines_give_the_bits_of_one_stage(subject: Subject) -> None:
         require(not check.difference, f"{where} must give the bits of one stage, but: {check.difference}.")
         for violation in check.violations:
             raise ConformanceError(f"{where} must keep its contract, but: {violation.message}")
-
-
-def verify_mapping(config: dict[str, Any], executors: list[str], stages: list[int]) -> Any:
-    """Train as a mapping says, in this process; see ``naspipe.verification.verify``."""
-    from naspipe.components import as_config
-
-    return verify(as_config(config), executors, stages, ["in-process"])

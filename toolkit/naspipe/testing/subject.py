@@ -23,6 +23,7 @@ from naspipe.wording import fault_of
 
 if TYPE_CHECKING:
     from naspipe.tasks.data import Splits
+    from naspipe.tasks.task import Task
 
 SEED = 0
 """The seed of everything in the kit."""
@@ -124,16 +125,16 @@ class Subject:
         return None if self.space is None else as_subject(self.space, "space")
 
     @cached_property
-    def splits(self) -> Splits:
-        """The data: of a task its own, of a space its task's.
+    def loaded(self) -> tuple[Task, Splits]:
+        """A task that has been loaded, and its data: of a task itself, of a space its task.
 
         Raises:
-            TaskError: It cannot be loaded.
+            TaskError: The data cannot be loaded.
         """
         from naspipe.checks import load_splits
 
-        owner = self if self.kind == "task" else self.task_subject
-        return load_splits(owner.make(), SEED)
+        task: Task = (self if self.kind == "task" else self.task_subject).make()
+        return task, load_splits(task, SEED)
 
     def is_like(self, other: Subject) -> bool:
         """Tell whether another subject is the same plug-in, checked with the same."""
@@ -164,7 +165,7 @@ class Subject:
         """
         self.make()
         if self.kind == "space":
-            _ = self.splits
+            _ = self.loaded
         if self.space_subject is not None:
             self.space_subject.make()
 

@@ -73,7 +73,7 @@ def _digests(splits: Splits) -> dict[str, list[str]]:
 @checks()
 def the_splits_have_samples(subject: Subject) -> None:
     """Load returns three splits with samples, whose batches hold as many as were asked for."""
-    for name, data in _splits(load_splits(subject.make(), SEED)).items():
+    for name, data in _splits(subject.loaded[1]).items():
         for indices, key in _batches(data):
             batch = data.batch(indices, key)
             require(isinstance(batch, Batch), f"batch() of {name} must return naspipe.Batch, but returned {batch!r}.")
@@ -154,7 +154,7 @@ def splits_share_no_samples(subject: Subject) -> None:
     """No two splits share samples, as far as equal inputs tell; a few duplicates in the data are let pass."""
     samples = {
         name: [_digest(Batch(data.batch([index], 0).inputs, None)) for index in range(min(len(data), MOST))]
-        for name, data in _splits(load_splits(subject.make(), SEED)).items()
+        for name, data in _splits(subject.loaded[1]).items()
     }
     for name, digests in samples.items():
         if 1 - len(set(digests)) / len(digests) > DUPLICATES:
@@ -173,8 +173,7 @@ def splits_share_no_samples(subject: Subject) -> None:
 
 def _judged(subject: Subject) -> tuple[Task, Any, Any]:
     """Return a task, and outputs and targets to judge, from the training split."""
-    task: Task = subject.make()
-    splits = load_splits(task, SEED)
+    task, splits = subject.loaded
     count = min(len(splits.train), SAMPLES)
     if count < 2:
         raise NotApplicableError("the training split has one sample, and nothing to add up")
@@ -232,8 +231,8 @@ def the_loss_is_a_sum_over_samples(subject: Subject) -> None:
 @checks("the_splits_have_samples")
 def the_weight_adds_up(subject: Subject) -> None:
     """The weight of a batch is a number above 0, and the sum of those of its halves."""
-    task: Task = subject.make()
-    data = load_splits(task, SEED).train
+    task, splits = subject.loaded
+    data = splits.train
     if len(data) < 2:
         raise NotApplicableError("the training split has one sample, and nothing to add up")
     targets = data.batch(list(range(min(len(data), SAMPLES))), key=0).targets
