@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 def main() -> None:
     """Check configurations 0, 1, 2, ... and say how many were equal; the first that is not ends it."""
-    from test_pipeline_runtime import check_random_configuration
+    from random_configurations import check_random_configuration
 
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     start = time.perf_counter()

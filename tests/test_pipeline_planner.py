@@ -22,6 +22,7 @@ from naspipe.executors.sequential import Sequential
 from naspipe.pipeline.abstract import AbstractSpace
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.contract import CAUSAL, Contract
+from naspipe.pipeline.in_flight import least_bubble, needed_in_flight, stage_costs
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.planner import Planner
 from naspipe.pipeline.scenario import Layout, Scenario
@@ -166,6 +167,35 @@ def test_a_delay_costs_nothing_from_enough_on_and_its_share_below(stages: int, m
         # Filling and draining 200 subnets takes up to 2 %.
         assert plan.bubble == pytest.approx(expected, abs=0.02), delay
         assert find_violations(plan) == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(1, 5), st.integers(1, 5), st.integers(1, 6))
+def test_few_subnets_in_flight_cost_what_is_said_at_least(
+    data: st.DataObject, stages: int, microbatches: int, window: int
+) -> None:
+    blocks = data.draw(st.integers(stages, stages + 4))
+    forward, backward = (data.draw(st.tuples(*[st.integers(1, 9)] * blocks)) for _ in range(2))
+    # Without parameters nothing but the window makes a subnet wait.
+    subnets = [SubnetShape([[]] * blocks, forward, backward, (0,) * blocks)] * 40
+    scenario = Scenario(lambda: iter(subnets), 40, microbatches, None, ())
+    layout = Layout(stages, window=window)
+    costs = stage_costs(scenario, layout)
+    bubble = scenario.plan(CSP(), layout).bubble
+    assert bubble >= least_bubble(costs, microbatches, window) - 1e-9
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(4, 1), (4, 2), (3, 5), (8, 3)])
+def test_a_window_costs_equal_stages_just_what_is_said(stages: int, microbatches: int) -> None:
+    subnets = [SubnetShape([[]] * stages, (1,) * stages, (2,) * stages, (0,) * stages)] * 200
+    scenario = Scenario(lambda: iter(subnets), len(subnets), microbatches, None, ())
+    enough = needed_in_flight([3] * stages, microbatches)
+    assert enough == 1 + -(-(stages - 1) // microbatches)
+    for window in range(1, enough + 2):
+        expected = least_bubble([3] * stages, microbatches, window)
+        assert (expected > 0) == (window * microbatches < stages + microbatches - 1)
+        # Filling and draining 200 subnets takes up to 4 %.
+        assert scenario.plan(CSP(), Layout(stages, window=window)).bubble == pytest.approx(expected, abs=0.04)
 
 
 def test_always_active_versions_are_the_delay_plus_one() -> None:

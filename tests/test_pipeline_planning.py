@@ -109,8 +109,31 @@ def test_a_table_of_costs_may_come_from_a_file(tiny: dict[str, Any], tmp_path: P
 
 
 def test_a_delay_smaller_than_the_stages_need_is_warned_of_with_its_cost(tiny: dict[str, Any]) -> None:
-    with pytest.warns(NaspipeWarning, match=r"training.delay is 2, but 4 stages need 3 .*at least about 0.25"):
-        planning(tiny, stages=4).warn()
+    message = (
+        r"training.delay is 2, but 5 stages need 4 with 1 micro-batch: .*at least about 0.40. Raise training.delay"
+    )
+    with pytest.warns(NaspipeWarning, match=message):
+        planning(tiny, stages=5).warn()
+
+
+def test_a_window_smaller_than_the_stages_need_is_warned_of_with_its_cost(tiny: dict[str, Any]) -> None:
+    one = planning(tiny, stages=3, partition=[1, 2, 2], window=1)
+    message = r"executor.window is 1, but 3 stages need 3 subnets .*about 0.67. Raise executor.window, which does not"
+    with pytest.warns(NaspipeWarning, match=message):
+        one.warn()
+    plan = one.plan()
+    assert plan.bubble == pytest.approx(0.67, abs=0.01)
+    tiny["training"]["delay"] = 1
+    with pytest.warns(NaspipeWarning, match=r"delay is 1, .* need 4; executor.window is 1, .* need 5 .* and executor"):
+        planning(tiny, stages=5, window=1).warn()
+
+
+def test_a_fixed_pattern_and_what_is_enough_are_not_warned_of(tiny: dict[str, Any]) -> None:
+    planning(tiny, stages=3, partition=[1, 2, 2], window=3).warn()
+    planning(tiny, stages=1, window=1).warn()
+    tiny["training"]["delay"] = 0
+    for name in ("sequential", "gpipe", "one_f_one_b"):
+        planning(tiny, name=name, stages=4).warn()
 
 
 def test_conflicts_are_as_likely_as_counting_says(tiny: dict[str, Any]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -157,23 +159,28 @@ def test_a_stage_that_stops_is_a_stall_that_names_what_was_waited_for(tmp_path: 
     assert children() == []
 
 
-def start_slow_run(tmp_path: Path) -> subprocess.Popen[str]:
-    """Start a run on the command line and wait until it trains."""
+def start_run(tmp_path: Path, task: str = "Slow") -> subprocess.Popen[str]:
+    """Start a run on the command line, in a process group of its own, and wait until it trains."""
     (tmp_path / "faults.py").write_text(FAULTS)
     path = tmp_path / "slow.yaml"
-    path.write_text(yaml.safe_dump({**settings(), "task": {"name": "faults.py:Slow"}}))
+    path.write_text(yaml.safe_dump({**settings(), "task": {"name": f"faults.py:{task}"}}))
     process = subprocess.Popen(
         [sys.executable, "-c", "from naspipe.cli.app import main; main()", "train", str(path), "--out",
          str(tmp_path / "out")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
     )  # fmt: skip
     metrics = tmp_path / "out" / "train" / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0, process)
+    return process
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 90
-    while not metrics.exists() or not metrics.stat().st_size:
+    while not condition():
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
-    return process
 
 
 def stage_processes(tmp_path: Path) -> list[int]:
@@ -195,18 +202,42 @@ def wait_until_gone(tmp_path: Path) -> None:
         time.sleep(0.2)
 
 
-def test_an_interrupt_ends_every_process_and_says_what_is_left(tmp_path: Path) -> None:
-    process = start_slow_run(tmp_path)
-    process.send_signal(signal.SIGINT)
+def test_an_interrupt_ends_every_process_and_keeps_what_was_computed(tmp_path: Path) -> None:
+    process = start_run(tmp_path)
+    # As a terminal does: to all of them.
+    os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "Interrupted" in errors
+    assert errors.splitlines()[0].startswith("Interrupted. A training cannot be continued yet")
     assert "Traceback" not in errors
+    wait_until_gone(tmp_path)
+    lines = (tmp_path / "out" / "train" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["index"] for line in lines] == list(range(len(lines)))
+    assert len(lines) > 0
+
+
+def is_stopped(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def test_a_second_interrupt_ends_at_once_what_the_first_does_not(tmp_path: Path) -> None:
+    process = start_run(tmp_path, "Stopped")
+    # A process that is stopped acts on no signal but SIGKILL.
+    wait_for(lambda: any(map(is_stopped, stage_processes(tmp_path))), process)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.5)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors.startswith("Interrupted."), errors
     wait_until_gone(tmp_path)
 
 
 def test_stages_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
-    process = start_slow_run(tmp_path)
+    process = start_run(tmp_path)
     assert stage_processes(tmp_path)
     process.kill()
     process.communicate(timeout=60)

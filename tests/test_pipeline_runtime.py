@@ -3,82 +3,24 @@
 from __future__ import annotations
 
 import copy
-import itertools
-import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, TinySpace
+from conftest import TINY
+from random_configurations import DeepSpace, check_random_configuration, draw_configuration, outcome
 from test_training import train
-from torch import Tensor, nn
+from torch import nn
 
-from naspipe import Architecture, ChoiceBlock, FixedBlock
+from naspipe import Architecture, FixedBlock
 from naspipe.errors import InputError, TrainingError
 from naspipe.supernet.supernet import LayerParameters
 from naspipe.training.layers import Layer
-from naspipe.training.loop import SubnetRecord
 from naspipe.training.part import Part
-from naspipe.training.setup import layer_digests
 
-Outcome = tuple[dict[str, str], list[SubnetRecord]]
-
-
-class DeepSpace(TinySpace):
-    """Nine blocks; between them tuples with an aliased slot, a mask, integers and None."""
-
-    def __init__(self) -> None:
-        super().__init__(width=4, blocks=7)
-
-    def blocks(self) -> Iterator[nn.Module]:
-        yield Split()
-        for decision in self.decisions:
-            yield Second(ChoiceBlock(decision, {o: self.candidate(o) for o in decision.options}))
-        yield Join()
-
-
-class Split(nn.Module):
-    """Make a nest of one tensor twice, a transposed view, and slots without gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(1, 4, 3, padding=1)
-
-    def forward(self, x: Tensor) -> dict[str, Any]:
-        y = self.stem(x)
-        return {"same": (y, y), "view": y.transpose(2, 3), "ids": torch.arange(3), "none": None}
-
-
-class Second(ChoiceBlock):
-    """Run the choice on one slot and pass the others on, aliased."""
-
-    def __init__(self, choice: ChoiceBlock) -> None:
-        nn.Module.__init__(self)
-        self.decision, self._keys, self.candidates = choice.decision, choice._keys, choice.candidates
-
-    def forward(self, x: Any, architecture: Any) -> Any:
-        first, second = x["same"]
-        y = super().forward(first, architecture) + second * 0.5
-        return {**x, "same": (y, second), "view": x["view"] + y.transpose(2, 3)}
-
-
-class Join(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, x: Any) -> Tensor:
-        y = sum((*x["same"], x["view"])) + x["ids"].sum()
-        out: Tensor = self.head(y.mean(dim=(2, 3)))
-        return out
-
-
-def outcome(executor: dict[str, Any], training: dict[str, Any], **more: Any) -> Outcome:
-    settings = {"training": {**TINY["training"], **training}, "executor": executor, **more}
-    _, records, trainer = train(settings, space=DeepSpace())
-    return layer_digests(trainer), records
-
+CONFIGURATIONS = 60
+"""Drawn in each run of the tests: about 40 seconds of a free core."""
 
 ADAMW = {"optimizer": {"name": "AdamW", "lr": 0.01, "weight_decay": 0.1}}
 
@@ -131,39 +73,40 @@ def test_pipedream_depends_on_the_stage_count_as_its_contract_says() -> None:
     assert runs[0] == strict
 
 
-def test_random_configurations_give_the_bits_of_one_stage() -> None:
+@pytest.mark.parametrize("first", range(0, CONFIGURATIONS, 10))
+def test_random_configurations_give_the_bits_of_one_stage(first: int) -> None:
     """A short run of benchmarks/equality.py, which draws a thousand."""
-    for seed in range(12):
+    for seed in range(first, first + 10):
         check_random_configuration(seed)
 
 
-def check_random_configuration(seed: int) -> None:
-    """Draw training settings and a layout, and compare with one stage."""
-    choose = random.Random(seed)
-    stages = choose.randint(1, 8)
-    segments = choose.choice([1, 1, 2, 3]) if stages <= 3 else 1
-    executor: dict[str, Any] = {"name": "csp", "stages": stages, "segments": segments}
-    if segments == 1:
-        executor["name"] = choose.choice(["csp", "csp", "gpipe", "one_f_one_b", "sequential"])
-    if segments == 1 and choose.random() < 0.5:
-        cuts = [0, *sorted(choose.sample(range(1, 9), stages - 1)), 9]
-        executor["partition"] = [b - a for a, b in itertools.pairwise(cuts)]
-    executor["recompute"] = choose.random() < 0.3
-    if executor["name"] == "csp" and choose.random() < 0.5:
-        executor["window"] = choose.randint(1, 12)
-    training = {
-        "subnets": 20,
-        "batch_size": choose.choice([10, 13, 16]),
-        "microbatches": choose.choice([1, 1, 2]),
-        "delay": choose.choice([0, 1, 2, 5, 8]),
-        "clip_norm": choose.choice([None, 0.5]),
-        "precision": choose.choice(["fp32", "fp32", "bf16"]),
-        **choose.choice([ADAMW, {"optimizer": {"name": "SGD", "lr": 0.05, "momentum": 0.9}}]),
-    }
-    sampler = choose.choice([{"name": "uniform"}, {"name": "fair"}, {"name": "spaced", "distance": 2}])
-    more = {"sampler": sampler, "seed": choose.randrange(1000)}
-    expected = outcome({"name": "sequential"}, training, **more)
-    assert outcome(executor, training, **more) == expected, (seed, executor, training, more)
+def test_the_drawn_configurations_cover_what_there_is_to_draw() -> None:
+    drawn = [draw_configuration(seed) for seed in range(CONFIGURATIONS)]
+    assert {executor["name"] for executor, *_ in drawn} == {
+        "csp", "gpipe", "one_f_one_b", "sequential", "pipedream", "random_configurations:AnyOrder",
+    }  # fmt: skip
+    assert {executor["stages"] for executor, *_ in drawn} == set(range(1, 9))
+    assert {executor.get("segments", 1) for executor, *_ in drawn} == {1, 2, 3}
+    for key in ("partition", "window"):
+        assert {key in executor for executor, *_ in drawn} == {True, False}
+    assert {executor["recompute"] for executor, *_ in drawn} == {True, False}
+    assert {training["microbatches"] for _, _, training, _ in drawn} == {1, 2, 3}
+    assert {training["delay"] for _, _, training, _ in drawn} == {None, 0, 1, 2, 5, 8}
+    assert {training["precision"] for _, _, training, _ in drawn} == {"fp32", "bf16"}
+    assert {training["clip_norm"] for _, _, training, _ in drawn} == {None, 0.5}
+    assert {training["optimizer"]["name"] for _, _, training, _ in drawn} == {"SGD", "AdamW", "Adagrad"}
+    assert {36 % training["batch_size"] for _, _, training, _ in drawn} == {0, 1, 4, 6, 10}
+    assert {more["sampler"]["name"] for *_, more in drawn} == {"uniform", "fair", "spaced"}
+    assert {more["dropout"] for *_, more in drawn} == {0.0, 0.1, 0.5}
+
+
+@pytest.mark.parametrize("executor", [{"name": "csp"}, {"name": "random_configurations:AnyOrder"}], ids=["csp", "any"])
+def test_stages_at_any_pace_give_the_bits_of_one_stage(executor: dict[str, Any]) -> None:
+    training = {"microbatches": 2, "delay": 5, "subnets": 20}
+    expected = outcome({"name": "sequential"}, training)
+    for pace in range(4):
+        found = outcome({**executor, "stages": 4, "segments": 2}, training, pace=pace)
+        assert found == expected, pace
 
 
 def test_what_a_part_held_is_freed_with_its_backward_and_update() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import csv
-import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from torch import Tensor
 from naspipe.comparison import COLUMNS, Comparison
 from naspipe.components import as_config
 from naspipe.errors import ConfigError
+from naspipe.pipeline.action import Kind
 from naspipe.pipeline.planfile import plan_to_json, read_plan, write_plan
 from naspipe.pipeline.validator import find_violations
 from naspipe.training.layers import Layer, Reading
@@ -27,6 +26,7 @@ from naspipe.verification import Check, Outcome, find_difference, train_once, ve
 
 def outcome(executor: dict[str, Any], **training: Any) -> Outcome:
     data = copy.deepcopy({**TINY, "executor": executor})
+    data["sampler"] = training.pop("sampler", data["sampler"])
     data["training"].update(training)
     return train_once(as_config(data), TinyTask().load(TINY["seed"]))
 
@@ -72,7 +72,7 @@ def test_an_update_applied_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
     def twice(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
         update(self, subnet, reading, lr, skip)
-        if subnet == 4 and not self.is_delayed:
+        if subnet == 4 and self._delay is None:
             self._step([t.grad for t in reading.tensors.values()], lr)
 
     messages = seeded(monkeypatch, "update", twice)
@@ -83,24 +83,79 @@ def test_an_update_that_is_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     update = Layer.update
 
     def late(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
-        if subnet != 4 or self.is_delayed:
+        if subnet != 4 or self._delay is not None:
             update(self, subnet, reading, lr, skip)
 
     messages = seeded(monkeypatch, "update", late)
     assert any("is recorded to have seen layer" in message for message in messages)
 
 
-def test_random_delays_in_every_part_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = outcome(CSP, subnets=12)
-    forward = Part.forward
+def violations_of(executor: dict[str, Any], **training: Any) -> list[tuple[str, str]]:
+    return [(found.rule, found.message) for found in find_violations(outcome(executor, **training).trace)]
 
-    def slow(self: Part, *arguments: Any) -> Any:
-        time.sleep(random.random() * 0.004)
-        return forward(self, *arguments)
 
-    monkeypatch.setattr(Part, "forward", slow)
-    found = outcome(CSP, subnets=12)
-    assert find_difference(expected, found) == ""
+def test_an_update_that_comes_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    backward, update = Part.backward, Part.update
+
+    def at_once(self: Part, subnet: int, *arguments: Any) -> Any:
+        result = backward(self, subnet, *arguments)
+        state = self._subnets[subnet]
+        update(self, subnet, 0.05)
+        self._subnets[subnet] = state
+        return result
+
+    def done_already(self: Part, subnet: int, lr: float, skip: bool = False) -> None:
+        del self._subnets[subnet]
+
+    bulk = {"name": "gpipe", "stages": 2, "options": {"bulk": 3}}
+    assert violations_of(bulk, delay=None) == []
+    monkeypatch.setattr(Part, "backward", at_once)
+    monkeypatch.setattr(Part, "update", done_already)
+    found = violations_of(bulk, delay=None)
+    # The updates of a bulk come after all its backwards: by then each has seen those of the subnets after it.
+    assert any(r == "update" and "0U0 is recorded to have seen layer 'always_active' of block 0 at version 3, but "
+               "version 0 is due under flush(3)" in message for r, message in found)  # fmt: skip
+
+
+def test_an_update_that_comes_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Part.update
+    waiting: dict[int, tuple[Any, ...]] = {}
+
+    def one_late(self: Part, subnet: int, lr: float, skip: bool = False) -> None:
+        if id(self) in waiting:
+            update(self, *waiting[id(self)])
+        waiting[id(self)] = (subnet, lr, skip)
+
+    monkeypatch.setattr(Part, "update", one_late)
+    # Uniform: neighbours share layers. A longer run ends by itself: an always-active version is not there when due.
+    found = [
+        message
+        for rule, message in violations_of(CSP, subnets=12, delay=8, sampler={"name": "uniform"})
+        if rule == "read"
+    ]
+    assert any("is recorded to have seen layer 'conv" in message and "due under causal" in message for message in found)
+
+
+def test_an_update_of_the_wrong_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Layer.update
+
+    def out_of_order(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
+        if self._delay is None:
+            update(self, subnet, reading, lr, skip)
+        else:
+            # What comes early does not wait for its turn.
+            update(self, self.version, reading, lr, skip)
+
+    executor = {"name": "csp", "stages": 3, "partition": [1, 1, 3]}
+    more: dict[str, Any] = {"delay": 6, "sampler": {"name": "uniform"}}
+    trace = outcome(executor, **more).trace
+    assert find_violations(trace) == []
+    order = [planned.action.subnet for planned in trace.actions[2] if planned.action.kind is Kind.UPDATE]
+    assert order != sorted(order)
+    monkeypatch.setattr(Layer, "update", out_of_order)
+    found = violations_of(executor, **more)
+    assert {rule for rule, _ in found} == {"update"}
+    assert "is recorded to have seen layer 'always_active' of block 0 at version" in found[0][1]
 
 
 def test_a_difference_names_the_first_subnet_and_layer() -> None:

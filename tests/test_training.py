@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from naspipe.components import as_config, build_components
 from naspipe.errors import InputError, TrainingError
 from naspipe.files import digest_tensors
 from naspipe.keys import derive_key
+from naspipe.pipeline.planner import Planner
 from naspipe.planning import prepare_planning
 from naspipe.supernet.supernet import ALWAYS_ACTIVE
 from naspipe.tasks.data import EpochOrder, split_batch
@@ -30,7 +31,7 @@ from naspipe.training.loop import SubnetRecord, SupernetTrainer
 
 
 def train(
-    settings: dict[str, Any], space: Any = None, task: Any = None
+    settings: dict[str, Any], space: Any = None, task: Any = None, walk: Callable[[Planner], Any] | None = None
 ) -> tuple[Supernet, list[SubnetRecord], SupernetTrainer]:
     config = as_config({**copy.deepcopy(TINY), **settings})
     components = build_components(config)
@@ -40,8 +41,9 @@ def train(
         supernet = Supernet(components.space, config.seed)
         components.sampler.start(components.space, config.seed)
         trainer = SupernetTrainer(
-            supernet, components.task, components.task.load(config.seed).train, components.sampler, planner,
-            cuts, config.training, config.seed,
+            supernet, components.task, components.task.load(config.seed).train, components.sampler,
+            walk(planner) if walk is not None else planner, cuts, config.training, config.seed,
+            recompute=config.executor.recompute,
         )  # fmt: skip
         records: list[SubnetRecord] = []
         trainer.run(records.append)

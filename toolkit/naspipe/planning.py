@@ -16,7 +16,9 @@ from naspipe.config.resolve import plugin_arguments
 from naspipe.config.schema import RunConfig
 from naspipe.environment import torchrun_processes
 from naspipe.errors import InputError, NaspipeWarning, SpaceError
+from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.pipeline.costs import CostTable, scaled_table
+from naspipe.pipeline.in_flight import least_bubble, needed_in_flight, stage_costs
 from naspipe.pipeline.partition import Cuts
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.planner import Planner
@@ -123,28 +125,41 @@ class Planning:
         return self.scenario(count).plan(self.components.executor, self.layout(stages), self.config.executor.name)
 
     def warn(self) -> None:
-        """Warn if the delay of always-active layers is too small for the stages."""
-        warn_of_small_delay(self.scenario(), self.config.executor.stages)
+        """Warn if too few subnets may be in flight for the stages."""
+        warn_of_few_in_flight(self.scenario(), self.layout(), self.components.executor)
 
 
-def warn_of_small_delay(scenario: Scenario, stages: int) -> None:
-    """Warn if the delay of always-active layers keeps stages idle, and say how long.
+def warn_of_few_in_flight(scenario: Scenario, layout: Layout, executor: Executor) -> None:
+    """Warn if the delay of always-active layers, or the window, keeps stages idle, and say how long.
 
-    A subnet passes all stages forward and backward before its update is read, so D + 1 subnets in flight
-    fill (D + 1) * M of the S + M - 1 places that S stages and M micro-batches have.
+    Args:
+        scenario: The subnets. With a delay D at most D + 1 of them are in flight, since each reads always-active layers
+            after the update of the subnet D + 1 before it.
+        layout: The layout, which fits.
+        executor: One that fills a fixed pattern never has more in flight than that, and is left alone.
     """
-    delay, microbatches = scenario.delay, scenario.microbatches
-    if delay is None or not scenario.always_active:
+    stages, microbatches = layout.stages, scenario.microbatches
+    costs = stage_costs(scenario, layout)
+    own = executor.window(PipelineShape(stages, microbatches, scenario.count, layout.segments))
+    enough = min(needed_in_flight(costs, microbatches), own)
+    window = own if layout.window is None else layout.window
+    delayed = scenario.delay + 1 if scenario.delay is not None and scenario.always_active else own
+    if min(window, delayed) >= enough:
         return
-    enough = -(-(stages - 1) // microbatches)
-    if delay < enough:
-        bubble = 1 - (delay + 1) * microbatches / (stages + microbatches - 1)
-        warnings.warn(
-            f"training.delay is {delay}, but {stages} stages need {enough} with {microbatches} micro-batches: "
-            f"the bubble will be at least about {bubble:.2f}. Raise training.delay, which changes the result.",
-            NaspipeWarning,
-            stacklevel=3,
-        )
+    few, advice = [], []  # Where both keep stages idle, raising one of them is not enough.
+    if delayed < enough:
+        few.append(f"training.delay is {scenario.delay}, but {stages} stages need {enough - 1}")
+        advice.append("training.delay, which changes the result")
+    if window < enough:
+        few.append(f"executor.window is {window}, but {stages} stages need {enough} subnets in flight")
+        advice.append("executor.window, which does not change the result")
+    units = f"with {microbatches} micro-batch{'es' if microbatches > 1 else ''}"
+    bubble = least_bubble(costs, microbatches, min(window, delayed))
+    warnings.warn(
+        f"{'; '.join(few)} {units}: the bubble will be at least about {bubble:.2f}. Raise {' and '.join(advice)}.",
+        NaspipeWarning,
+        stacklevel=3,
+    )
 
 
 def prepare_planning(config: RunConfig, components: Components, splits: Splits | None = None) -> Planning:

@@ -179,10 +179,13 @@ class _Judge:
     def recorded_update(self, action: Action, part: int, place: int, seen: dict[LayerKey, int]) -> Iterator[Violation]:
         """Judge the versions that a subnet's update is recorded to have changed on a part."""
         for key, delayed in self._layers(action.subnet, part):
-            due = bisect_left(self._users[key], action.subnet)
+            # What comes early waits: then the version is that of the first who has not come.
+            due = self._version[key] if delayed else bisect_left(self._users[key], action.subnet)
             version = seen.get(key, -1)
-            if not delayed and version != due:
+            if version != due:
                 yield self._recorded(action, place, key, version, due, "update")
+            if delayed:
+                self._fold(key, action.subnet)
 
     def _recorded(self, action: Action, place: int, key: LayerKey, version: int, due: int, rule: str) -> Violation:
         block, name = key
@@ -195,18 +198,21 @@ class _Judge:
             action.stage, place, action.subnet, other, block, name, version, due,
         )  # fmt: skip
 
+    def _fold(self, key: LayerKey, subnet: int) -> None:
+        """Queue the update of a layer that follows the delay, and fold what is in turn."""
+        users, early = self._users[key], self._early[key]
+        early.add(subnet)
+        while self._version[key] < len(users) and users[self._version[key]] in early:
+            early.remove(users[self._version[key]])
+            self._version[key] += 1
+
     def update(self, action: Action, part: int, place: int) -> Iterator[Violation]:
         """Judge a subnet's update of all its layers on a part."""
         subnet = action.subnet
         for key, delayed in self._layers(subnet, part):
             users = self._users[key]
             if delayed:
-                # Gradients that come early are queued, and folded in order.
-                early = self._early[key]
-                early.add(subnet)
-                while self._version[key] < len(users) and users[self._version[key]] in early:
-                    early.remove(users[self._version[key]])
-                    self._version[key] += 1
+                self._fold(key, subnet)
                 continue
             version, due = self._version[key], bisect_left(users, subnet)
             self._version[key] += 1

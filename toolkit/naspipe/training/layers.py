@@ -111,11 +111,6 @@ class Layer:
             return 0
         return self._unread.get(version, self._delay + 1 if version == 0 else 1)
 
-    @property
-    def is_delayed(self) -> bool:
-        """Whether reads lag behind by a fixed delay."""
-        return self._delay is not None
-
     def update(self, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
         """Apply a subnet's gradients: at once, or in subnet order if the layer has a delay.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import math
@@ -24,6 +25,7 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_microbatches, split_batch
 from naspipe.tasks.task import Task
 from naspipe.training.determinism import autocast
+from naspipe.training.forms import Forms
 from naspipe.training.layers import Layer
 from naspipe.training.part import LayerVersion, Part
 from naspipe.training.recorder import Recorder
@@ -149,17 +151,18 @@ class SupernetTrainer:
             for specs in supernet.layers_by_block
         ]
         surround = partial(autocast, config.precision, config.device)
+        # The meta device knows no autocast: there the blocks themselves must tell what they return.
+        known = meta if config.precision == "fp32" else supernet
+        self._signatures = Signatures(known, config.device, surround) if known is not None else None
         blocks = list(supernet)
+        self._forms = Forms(blocks, self._signatures)
         segments = planner.shape.segments
         self._parts = {
-            number: Part(blocks[start:end], self.layers[start:end], start, seed, recompute, surround)
+            number: Part(blocks[start:end], self.layers[start:end], start, seed, recompute, surround, self._forms)
             for number, (start, end) in enumerate(itertools.pairwise(cuts))
             if stage is None or number // segments == stage
         }
         self._last_part = len(cuts) - 2
-        # The meta device knows no autocast: there the blocks themselves must tell what they return.
-        known = meta if config.precision == "fp32" else supernet
-        self._signatures = Signatures(known, config.device, surround) if known is not None else None
         self._transport = connect(self._signature)
         # What has been planned and drawn so far, by which processes know that they do the same.
         self._plan = hashlib.blake2b(digest_size=STAMP_BYTES)
@@ -190,12 +193,8 @@ class SupernetTrainer:
             action = planned.action
             if self._part_of(action) not in self._parts:
                 continue
-            try:
+            with self._naming(action):
                 self._perform(planned, ended, recorder or _NO_RECORDER)
-            except TrainingError as error:
-                raise TrainingError(f"{self._where(action)}: {error}") from error.__cause__ or error
-            except Exception as error:
-                raise TrainingError(f"{self._where(action)} failed: {type(error).__name__}: {error}") from error
             while reported in ended:
                 on_subnet(ended.pop(reported))
                 reported += 1
@@ -207,7 +206,8 @@ class SupernetTrainer:
         for planned in self._planner.run():
             self._draw_up_to(planned.action.subnet)
             self._plan.update(repr(planned).encode())
-            self._transport.announce(planned, self._plan.digest())
+            with self._naming(planned.action):
+                self._transport.announce(planned, self._plan.digest())
             waiting.append(planned)
             if len(waiting) > LOOKAHEAD:
                 yield waiting.popleft()
@@ -225,9 +225,18 @@ class SupernetTrainer:
         inputs = signature_of(subnet.batches[action.microbatch].inputs)
         return self._signatures.after(boundary, subnet.architecture, inputs)
 
-    def _where(self, action: Action) -> str:
-        text = self._supernet.space.format(self._subnets[action.subnet].architecture)
-        return f"supernet training, action {action}, subnet {action.subnet} ({text})"
+    @contextlib.contextmanager
+    def _naming(self, action: Action) -> Iterator[None]:
+        """Name the action and the subnet at which an exception is raised."""
+        architecture = self._subnets[action.subnet].architecture
+        try:
+            yield
+        except Exception as error:
+            text = self._supernet.space.format(architecture)
+            where = f"supernet training, action {action}, subnet {action.subnet} ({text})"
+            if isinstance(error, TrainingError):
+                raise TrainingError(f"{where}: {error}") from error.__cause__ or error
+            raise TrainingError(f"{where} failed: {type(error).__name__}: {error}") from error
 
     def _draw_up_to(self, index: int) -> None:
         """Draw subnets in order; a later one may be the first to start."""
@@ -251,7 +260,7 @@ class SupernetTrainer:
         action = planned.action
         part = self._parts[self._part_of(action)]
         if action.kind is Kind.UPDATE:
-            versions = part.versions_due_for_update(action.subnet) if recorder.wanted else []
+            versions = part.versions_to_update(action.subnet) if recorder.wanted else []
             recorder.start()
             record = self._update(action.subnet, self._part_of(action))
             recorder.end(planned, versions)
@@ -278,7 +287,17 @@ class SupernetTrainer:
         _, kind, index, microbatch, _ = planned.action
         target = self._part_of(planned.action) + (1 if kind is Kind.FORWARD else -1)
         if 0 <= target <= self._last_part:
+            if kind is Kind.FORWARD and target not in self._parts:
+                self._check_sent(planned)
             self._transport.send(planned, Unit(kind, index, microbatch, target), result)
+
+    def _check_sent(self, planned: PlannedAction) -> None:
+        """Make sure that the process which an activation goes to expects what it is."""
+        subnet = self._subnets[planned.action.subnet]
+        passed = self._parts[self._part_of(planned.action)].passed
+        blocks = range(planned.first_block, planned.end_block)
+        inputs = signature_of(self._loaded(planned.action.subnet).batches[planned.action.microbatch].inputs)
+        self._forms.check_sent(blocks, subnet.architecture, passed, inputs)
 
     def _forward(self, planned: PlannedAction, received: Any) -> Any:
         _, _, index, microbatch, _ = planned.action
@@ -322,9 +341,14 @@ class SupernetTrainer:
         """Return a subnet with its batch."""
         subnet = self._subnets[index]
         if not subnet.batches:
-            batch = move_batch(self._order.batch(index), self._config.device)
-            subnet.weight = self._task.weight(batch.targets)
-            subnet.batches = split_batch(batch, self._config.microbatches)
+            try:
+                batch = move_batch(self._order.batch(index), self._config.device)
+                subnet.weight = self._task.weight(batch.targets)
+                subnet.batches = split_batch(batch, self._config.microbatches)
+            except Exception as error:
+                raise TrainingError(
+                    f"batch {index} of the training data failed: {type(error).__name__}: {error}"
+                ) from error
         return subnet
 
     def _update(self, index: int, part: int) -> SubnetRecord | None:

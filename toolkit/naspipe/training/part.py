@@ -17,7 +17,9 @@ from naspipe.space import Architecture
 from naspipe.supernet.block import Block
 from naspipe.training.boundary import Slots, backward_block, detach_payload, enter_block, leave_block
 from naspipe.training.determinism import seed_generators
+from naspipe.training.forms import Forms
 from naspipe.training.layers import Layer, Reading
+from naspipe.training.signature import Signature, signature_of
 
 LayerVersion = tuple[int, str, int]
 """A block, a layer of it, and a version."""
@@ -61,7 +63,11 @@ class _InFlight:
 
 
 class Part:
-    """A contiguous run of blocks on one device: a stage, or one of its segments."""
+    """A contiguous run of blocks on one device: a stage, or one of its segments.
+
+    Attributes:
+        passed: Signatures of the last forward: of what the first block took, and of what each returned.
+    """
 
     def __init__(
         self,
@@ -71,6 +77,7 @@ class Part:
         seed: int,
         recompute: bool = False,
         surround: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+        forms: Forms | None = None,
     ) -> None:
         """Take charge of blocks.
 
@@ -81,6 +88,7 @@ class Part:
             seed: The run's seed, which keys the draws within blocks (dropout).
             recompute: Keep only the input of each block and run it again in the backward.
             surround: Makes the context in which each block and the loss run.
+            forms: Judges what the blocks return, or None.
         """
         self._surround = surround
         self._recompute = recompute
@@ -89,6 +97,8 @@ class Part:
         self._first_block = first_block
         self._seed = seed
         self._subnets: dict[int, _InFlight] = {}
+        self._forms = forms
+        self.passed: list[Signature] = []
 
     def forward(
         self,
@@ -118,6 +128,7 @@ class Part:
             ]
             state = self._subnets[subnet] = _InFlight(architecture, readings)
         tapes = state.tapes[microbatch] = []
+        self.passed = [signature_of(payload)]
         for index, block in enumerate(self._blocks):
             tensors: dict[str, Tensor] = {}
             for _, reading in state.readings[index]:
@@ -136,6 +147,9 @@ class Part:
                     payload = _run_without_graph(run, payload)
                 else:
                     payload = _record(run, payload, tapes)
+                self.passed.append(signature_of(payload))
+                if self._forms is not None:
+                    self._forms.check_variant(self._first_block + index, architecture, *self.passed[-2:])
         return payload
 
     def loss(self, subnet: int, microbatch: int, payload: Any, loss: Callable[[Any], Tensor]) -> Tensor:
@@ -193,15 +207,10 @@ class Part:
         readings = self._subnets[subnet].readings
         return [(layer.spec.block, layer.spec.name, r.version) for block in readings for layer, r in block]
 
-    def versions_due_for_update(self, subnet: int) -> list[LayerVersion]:
-        """Return block, layer and version of everything that a subnet's update would change at once."""
+    def versions_to_update(self, subnet: int) -> list[LayerVersion]:
+        """Return block, layer and version of everything that a subnet's update changes, at once or in its turn."""
         readings = self._subnets[subnet].readings
-        return [
-            (layer.spec.block, layer.spec.name, layer.version)
-            for block in readings
-            for layer, _ in block
-            if not layer.is_delayed
-        ]
+        return [(layer.spec.block, layer.spec.name, layer.version) for block in readings for layer, _ in block]
 
     @contextlib.contextmanager
     def _naming(self, index: int) -> Iterator[None]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import torch
@@ -116,7 +118,7 @@ def train_in_processes(
 
 def _launch(task: StageTask, stages: int) -> list[StageResult]:
     """Start a process for each stage by torch's elastic launcher, and wait for all."""
-    with _signals_kept(), _scratch() as scratch, _quiet():
+    with _signals_kept(), _scratch() as scratch, _quiet(), _none_left(), _interrupts_kept_from_stages():
         launch = _launch_config(stages, scratch)
         try:
             results: dict[int, list[StageResult]] = elastic_launch(launch, start_stage)(task, os.getpid())
@@ -124,8 +126,6 @@ def _launch(task: StageTask, stages: int) -> list[StageResult]:
             raise TrainingError(_explain(error)) from None
         except SignalException as error:
             # The launcher has ended the stages already.
-            if error.sigval is signal.Signals.SIGINT:
-                raise KeyboardInterrupt from None
             raise SystemExit(128 + error.sigval) from None
     return results[0]
 
@@ -143,6 +143,8 @@ def _launch_config(stages: int, scratch: str) -> LaunchConfig:
         monitor_interval=0.1,
         start_method="spawn",
         shutdown_timeout=SHUTDOWN_SECONDS,
+        # Not SIGINT: an interrupt ends the launcher as it ends any Python program.
+        signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",
         logs_specs=DefaultLogsSpecs(log_dir=scratch),
     )
 
@@ -160,6 +162,36 @@ def _signals_kept() -> Iterator[None]:
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
+
+
+@contextlib.contextmanager
+def _interrupts_kept_from_stages() -> Iterator[None]:
+    """Start processes in which SIGINT is blocked.
+
+    A terminal sends an interrupt to all of them; only the launcher is to act on it, and to end them. Its main thread
+    hears of it by way of the thread that watches the progress, which was started before.
+    """
+    # Python starts this process with the first of the others, and unblocks SIGINT when it has.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _none_left() -> Iterator[None]:
+    """Kill what the launcher has left running, as it does when it is interrupted again while it ends the stages."""
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    finally:
+        left = [child for child in multiprocessing.active_children() if child not in before]
+        for child in left:
+            child.kill()
+        for child in left:
+            child.join()
 
 
 @contextlib.contextmanager
@@ -190,13 +222,17 @@ def _explain(error: ChildFailedError) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the launcher from logging the failure that is raised as an error anyway."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    # Each of its modules has a logger with a level of its own.
+    packages = ("torch.distributed.elastic", "torch.multiprocessing")
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(packages)]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -78,11 +78,16 @@ def _build(config: RunConfig, components: Components, cuts: Cuts, stage: int | N
     if stage is None or config.training.precision != "fp32":
         return build()
     segments = config.executor.segments
+    own = range(cuts[stage * segments], cuts[(stage + 1) * segments])
     try:
-        return build(own=range(cuts[stage * segments], cuts[(stage + 1) * segments]))
+        supernet = build(own=own)
     except SpaceError:
         # A space may compute with the values of tensors while it is built; then there is no other way.
         return build()
+    if any(parameter.is_meta for index in own for parameter in supernet.blocks[index].parameters()):
+        # Nor where it builds blocks before it yields those in front of them.
+        return build()
+    return supernet
 
 
 def layer_digests(trainer: SupernetTrainer) -> dict[str, str]:

@@ -108,7 +108,7 @@ class Signatures:
         """
         self._blocks = list(supernet)
         is_meta = any(parameter.is_meta for parameter in supernet.parameters())
-        self._device = "meta" if is_meta else device
+        self.device = "meta" if is_meta else device
         self._surround = surround
         self._known: dict[Hashable, Signature] = {}
 
@@ -130,13 +130,23 @@ class Signatures:
             if key not in self._known:
                 if len(self._known) >= MAX_KNOWN:
                     del self._known[next(iter(self._known))]
-                self._known[key] = self._run(index, architecture, signature)
+                self._known[key] = self.run(index, architecture, signature)
             signature = self._known[key]
         return signature
 
-    def _run(self, index: int, architecture: Architecture, signature: Signature) -> Signature:
+    def run(self, index: int, architecture: Architecture, signature: Signature) -> Signature:
+        """Return the signature of what one block returns for zeros.
+
+        Args:
+            index: The block.
+            architecture: What runs.
+            signature: That of the block's input.
+
+        Raises:
+            TrainingError: The block cannot run on them.
+        """
         values = [
-            torch.zeros(slot.shape, dtype=slot.dtype, device=self._device).requires_grad_(slot.requires_grad)
+            torch.zeros(slot.shape, dtype=slot.dtype, device=self.device).requires_grad_(slot.requires_grad)
             if isinstance(slot, TensorForm)
             else slot
             for slot in signature.slots
@@ -148,7 +158,7 @@ class Signatures:
                 return signature_of(block(payload, architecture))
         except Exception as error:
             raise TrainingError(
-                f"block {index} ({type(block).__name__}) must run on zeros on the {self._device} device, so that other "
+                f"block {index} ({type(block).__name__}) must run on zeros on the {self.device} device, so that other "
                 f"stages know what it sends, but: {type(error).__name__}: {error}. Compute shapes without "
                 "values there, or set executor.transport to in-process."
             ) from error

@@ -1,0 +1,75 @@
+"""The true accuracies of NAS-Bench-201: every cell trained on CIFAR-10, as a table.
+
+The numbers come with the package ``analog-nasbench`` (extra ``nasbench``; Benmeziane et al., "AnalogNAS-Bench", 2025),
+whose file is a pickle: it is read by an unpickler that knows its two classes and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from naspipe.errors import InputError
+from naspipe.space import Architecture
+from naspipe_spaces.nasbench201 import EDGES
+
+OPERATIONS_BY_NUMBER = ("skip_connect", "none", "nor_conv_3x3", "nor_conv_1x1", "avg_pool_3x3")
+"""The table's numbers for operations."""
+
+EDGES_OF_TABLE = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+"""The table's order of edges."""
+
+CELLS = 5 ** len(EDGES)
+
+
+class _Record:
+    """Stands for an object of the pickle: its attributes, without its class."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Admits the two classes of the file."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in {("analognasbench.data", "Architecture"), ("analognasbench.data", "DriftMeasurement")}:
+            raise pickle.UnpicklingError(f"it must hold only its own two classes, but names {module}.{name}")
+        return _Record
+
+
+@cache
+def read_table() -> dict[tuple[str, ...], float]:
+    """Return the CIFAR-10 test accuracy of every cell, in percent, by its operations in the order of ``EDGES``.
+
+    Raises:
+        InputError: The package is not installed, or its file is not what it should be.
+    """
+    spec = importlib.util.find_spec("analognasbench")
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError("the table of NAS-Bench-201 needs analog-nasbench. Run pip install 'naspipe[nasbench]'.")
+    path = Path(spec.submodule_search_locations[0]) / "data.anb"
+    try:
+        with path.open("rb") as file:
+            records = _Unpickler(file).load()
+        table = {_operations(numbers): float(record.baseline_accuracy) for numbers, record in records.items()}
+    except (OSError, EOFError, pickle.UnpicklingError, AttributeError, TypeError, ValueError, IndexError) as error:
+        raise InputError(
+            f"{path} must be the table of NAS-Bench-201, but: {error}. Reinstall analog-nasbench."
+        ) from error
+    if len(table) != CELLS:
+        raise InputError(f"{path} must hold all {CELLS:,} cells, but holds {len(table):,}. Reinstall analog-nasbench.")
+    return table
+
+
+def _operations(numbers: tuple[int, ...]) -> tuple[str, ...]:
+    by_edge = {edge: OPERATIONS_BY_NUMBER[number] for edge, number in zip(EDGES_OF_TABLE, numbers, strict=True)}
+    return tuple(by_edge[edge] for edge in EDGES)
+
+
+def true_accuracy(architecture: Architecture) -> float:
+    """Return the CIFAR-10 test accuracy of an architecture of the tied space, in percent."""
+    return read_table()[tuple(str(architecture[f"edge{source}{target}"]) for source, target in EDGES)]
