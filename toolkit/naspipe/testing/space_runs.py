@@ -196,7 +196,7 @@ def another_process_gives_the_same(subject: Subject) -> None:
 
 @checks(
     "declared_layers_are_the_trained_ones", "other_layers_do_not_matter", "boundaries_change_nothing",
-    "building_again_gives_the_same",
+    "building_again_gives_the_same", "architectures_of_a_variant_have_one_form",
 )  # fmt: skip
 def pipelines_give_the_bits_of_one_stage(subject: Subject) -> None:
     """Supernet training by csp on 2 and 3 stages gives the bits of sequential training on one."""
