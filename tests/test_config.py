@@ -13,6 +13,7 @@ import naspipe
 from naspipe.components import as_config
 from naspipe.config.source import dump_yaml, read_text
 from naspipe.errors import ConfigError, NaspipeWarning
+from naspipe.registry import tasks
 
 GOOD = """\
 space: {name: conftest:TinySpace}
@@ -65,14 +66,15 @@ search:
     assert found == [
         f"config.yaml:2: seed: duplicate key: it is given at {tmp_path}/config.yaml:1 already. Keep one of the two.",
         "config.yaml:3: space.widht: unknown key. Did you mean 'width'? Allowed here: width, blocks.",
-        "config.yaml:4: task.name: there is no task 'nothing'. Known: digits. "
+        f"config.yaml:4: task.name: there is no task 'nothing'. Known: {', '.join(tasks.names())}. "
         "Or give a reference: file.py:Class or package.module:Class.",
         "config.yaml:6: training.subnets: must be greater than or equal to 1, but got -3.",
         "config.yaml:7: training.optimizer.lr: must be a valid number, but got 'fast'.",
         "config.yaml:7: training.optimizer.moment: unknown key. Did you mean 'momentum'? Allowed here: "
         "lr, momentum, dampening, weight_decay, nesterov, maximize, foreach.",
         "config.yaml:8: training.delai: unknown key. Did you mean 'delay'? Allowed here: batch_size, "
-        "optimizer, schedule, subnets, microbatches, delay, clip_norm, precision, on_nonfinite, threads, device.",
+        "optimizer, schedule, subnets, microbatches, delay, freeze_always_active, clip_norm, precision, "
+        "on_nonfinite, threads, device.",
         "config.yaml:10: search.strategy.population: unknown key. It is a parameter of strategy "
         "'evolution', but the strategy here is 'random'. Allowed here: nothing.",
         "config.yaml:11: search.budget.trials: must be greater than or equal to 1, but got 0.",

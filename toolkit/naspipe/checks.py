@@ -63,7 +63,7 @@ def check_task(components: Components, config: RunConfig, supernet: Supernet) ->
             for part in split_batch(first, config.training.microbatches):
                 rehearsal.train(part)
             rehearsal.train(few)
-            rehearsal.evaluate(rehearsal.batch("validation", min(len(splits.validation), config.search.batch_size)))
+            rehearsal.evaluate(min(len(splits.validation), config.search.batch_size))
             check_candidates(supernet, few, task.loss, config.seed)
         except SpaceError as error:
             misfit = find_misfit(supernet, few, config.seed)
@@ -141,15 +141,19 @@ class _Rehearsal:
         self._subnet.train()
         self._add_loss({"loss": 0.0, "weight": 0.0}, self._forward(batch), batch.targets)
 
-    def evaluate(self, batch: Batch) -> None:
-        """Compute the metrics of a batch as the search does."""
+    def evaluate(self, count: int) -> None:
+        """Compute the metrics of the first validation samples as the search does."""
+        batch = self.batch("validation", count)
         self._subnet.eval()
         totals = {"loss": 0.0, "weight": 0.0}
         with torch.no_grad():
             outputs = self._forward(batch)
             self._add_loss(totals, outputs, batch.targets)
-            measures = as_mapping(self._ask("measure", outputs, batch.targets), self._task, "measure")
-        totals.update(measures)
+            totals.update(as_mapping(self._ask("measure", outputs, batch.targets), self._task, "measure"))
+            # Two samples will do: a task may run the module many times on each.
+            few = self.batch("validation", min(count, 2))
+            sums = self._ask("measure_module", self._subnet, few, self._splits.validation, 0)
+            totals.update(as_mapping(sums, self._task, "measure_module"))
         metrics = as_mapping(self._ask("metrics", totals), self._task, "metrics")
         for objective in self._objectives:
             if objective.name not in (*metrics, PARAMETERS):

@@ -18,15 +18,19 @@ PACKAGES = (
     "plotly",
 )
 
+OPTIONAL = ("tokenizers", "pysword", "sacrebleu")
+"""Packages of extras that may change a result: named where they are installed."""
+
 
 def package_versions() -> dict[str, str | None]:
-    """Return the versions of the packages that matter; None for what is not installed."""
+    """Return the versions of the packages that matter; None for what is needed and not installed."""
     versions: dict[str, str | None] = {}
-    for name in PACKAGES:
+    for name in (*PACKAGES, *OPTIONAL):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
+            if name in PACKAGES:
+                versions[name] = None
     return versions
 
 

@@ -69,7 +69,7 @@ def _reason(error: Exception) -> str:
     return str(error).removesuffix(".")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_bytes(path: Path, data: bytes) -> None:
     """Write a file by renaming a finished one into place.
 
     Raises:
@@ -79,10 +79,19 @@ def write_text(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(data)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of UTF-8 by renaming a finished one into place.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -10,6 +10,7 @@ from naspipe.environment import describe_environment
 
 _EXTRAS = {
     "nni": ("nni", "search spaces of NNI: pip install 'naspipe[nni]'"),
+    "text": ("tokenizers", "subwords, translation and BLEU: pip install 'naspipe[text]'"),
     "vision": ("torchvision", "data sets of torchvision: pip install 'naspipe[vision]'"),
 }
 

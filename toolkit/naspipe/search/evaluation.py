@@ -83,6 +83,7 @@ def measure_split(module: nn.Module, task: Task, dataset: Dataset, batch_size: i
             batch = move_batch(dataset.batch(indices, key=0), device)
             outputs = module(batch.inputs)
             add_measures(totals, task, outputs, batch.targets)
+            add_sums(totals, task.measure_module(module, batch, dataset, start), task, "measure_module")
     return as_mapping(task.metrics(totals), task, "metrics")
 
 
@@ -90,7 +91,16 @@ def add_measures(totals: dict[str, float], task: Task, outputs: Any, targets: An
     """Add loss, weight and measures of some samples to the sums."""
     totals["loss"] += float(task.loss(outputs, targets).item())
     totals["weight"] += task.weight(targets)
-    for name, value in as_mapping(task.measure(outputs, targets), task, "measure").items():
+    add_sums(totals, task.measure(outputs, targets), task, "measure")
+
+
+def add_sums(totals: dict[str, float], sums: object, task: Task, method: str) -> None:
+    """Add what a task's method returned for some samples to the sums.
+
+    Raises:
+        TaskError: It is no mapping.
+    """
+    for name, value in as_mapping(sums, task, method).items():
         totals[name] = totals.get(name, 0.0) + value
 
 

@@ -12,11 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from naspipe.keys import keyed_random
 from naspipe.space import Architecture
+from naspipe.space.covering import covering_architectures
 from naspipe.supernet.block import Block
 from naspipe.supernet.supernet import ALWAYS_ACTIVE, Supernet
-
-MAX_DRAWS = 1_000
-"""Random architectures run to see every layer; a layer never seen counts as free."""
 
 
 def to_meta(nest: Any) -> Any:
@@ -45,24 +43,18 @@ class LayerFlops:
 
 
 def count_flops(supernet: Supernet, inputs: Any) -> LayerFlops:
-    """Count the FLOPs of every layer by running random architectures on the meta device.
+    """Count the FLOPs of every layer by running architectures on the meta device in which every option occurs.
+
+    A layer that none of them uses counts as free.
 
     Args:
         supernet: On the meta device.
         inputs: A batch's input, on the meta device.
     """
     found = LayerFlops(len(supernet))
-    missing = {(layer.block, layer.name) for layer in supernet.layers() if layer.strict}
     supernet.train()
-    for draw in range(MAX_DRAWS):
-        architecture = supernet.space.random_architecture(keyed_random(0, "flops", draw))
-        used = {(layer.block, layer.name) for row in supernet.used_layers(architecture) for layer in row}
-        if draw and not used & missing:
-            continue
+    for architecture in covering_architectures(supernet.space, keyed_random(0, "flops")):
         _run(supernet, architecture, inputs, found)
-        missing -= used
-        if not missing:
-            break
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -104,10 +104,31 @@ def split_tensors(inputs: Tensor, targets: Tensor, seed: int, *, validation: flo
     Raises:
         TaskError: A split would be empty.
     """
-    count = len(inputs)
+    bounds = split_indices(len(inputs), seed, validation=validation, test=test)
+    # Sorted, so that a split is the same set whatever order it was drawn in.
+    return Splits(
+        **{name: TensorDataset(inputs[sorted(indices)], targets[sorted(indices)]) for name, indices in bounds.items()}
+    )
+
+
+def split_indices(count: int, seed: int, *, validation: float, test: float) -> dict[str, list[int]]:
+    """Draw which samples belong to training, validation and test.
+
+    Args:
+        count: Number of samples.
+        seed: Decides which sample goes where.
+        validation: Fraction of the samples for validation.
+        test: Fraction of the samples for the test.
+
+    Returns:
+        The places of each split's samples, by its name, in the order in which they were drawn.
+
+    Raises:
+        TaskError: A split would be empty.
+    """
     order = draw_permutation(keyed_random(seed, "split"), count)
     num_test, num_validation = round(count * test), round(count * validation)
-    bounds: Mapping[str, list[int]] = {
+    bounds = {
         "test": order[:num_test],
         "validation": order[num_test : num_test + num_validation],
         "train": order[num_test + num_validation :],
@@ -118,10 +139,7 @@ def split_tensors(inputs: Tensor, targets: Tensor, seed: int, *, validation: flo
                 f"every split must have samples, but {name} has none: of {count} samples, validation "
                 f"takes {validation} and test {test}."
             )
-    # Sorted, so that a split is the same set whatever order it was drawn in.
-    return Splits(
-        **{name: TensorDataset(inputs[sorted(indices)], targets[sorted(indices)]) for name, indices in bounds.items()}
-    )
+    return bounds
 
 
 class EpochOrder:

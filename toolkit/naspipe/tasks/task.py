@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from naspipe.directions import Direction as Direction
-from naspipe.tasks.data import Splits
+from naspipe.tasks.data import Batch, Dataset, Splits
 
 
 class Task(ABC):
@@ -46,12 +46,27 @@ class Task(ABC):
     def measure(self, outputs: Any, targets: Any) -> Mapping[str, float]:
         """Return sums over the samples of whatever ``metrics`` needs, besides loss and weight."""
 
+    def measure_module(self, module: nn.Module, batch: Batch, dataset: Dataset, start: int) -> Mapping[str, float]:
+        """Return further sums, from running a module as the task likes; by default none.
+
+        For what its outputs on a batch's inputs do not show, such as the quality of what a model writes when nobody
+        gives it the right words so far. Called in evaluation mode and without gradients, once for each batch that
+        ``measure`` is called for; the sums are added up with those of ``measure``, under names of their own.
+
+        Args:
+            module: The module that is evaluated; it must be left as it is.
+            batch: Samples of a split that follow each other.
+            dataset: The split, as ``load`` returned it; it may know more of its samples than a batch shows.
+            start: Place in the split of the batch's first sample; by it a task can do with some samples only.
+        """
+        return {}
+
     @abstractmethod
     def metrics(self, totals: Mapping[str, float]) -> Mapping[str, float]:
         """Turn sums over a split into metrics.
 
         Args:
-            totals: The sums of ``measure`` over all batches, and of ``loss`` and ``weight``.
+            totals: The sums of ``measure`` and ``measure_module`` over all batches, and of ``loss`` and ``weight``.
         """
 
     @property

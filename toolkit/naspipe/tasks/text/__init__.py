@@ -1,0 +1,1 @@
+"""Text tasks: translation and language models, from texts that a machine already has."""

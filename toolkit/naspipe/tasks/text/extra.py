@@ -1,0 +1,36 @@
+"""What the text tasks need beyond NASPipe itself: the packages of the extra ``text``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import Any
+
+from naspipe.errors import TaskError
+
+EXTRA = "text"
+"""Its name in ``pip install 'naspipe[text]'``."""
+
+
+def import_extra(module: str, use: str) -> Any:
+    """Import a package of the extra.
+
+    Args:
+        module: Its name.
+        use: What it is needed for, as a part of a sentence.
+
+    Raises:
+        TaskError: It is not installed, or cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise TaskError(
+            f"{use} needs the package {module.partition('.')[0]!r}, which cannot be imported: {error}. "
+            f"Install it: pip install 'naspipe[{EXTRA}]'."
+        ) from error
+
+
+def version_of(package: str) -> str:
+    """Return the version of an installed package, for a cache's key."""
+    return importlib.metadata.version(package)
