@@ -12,7 +12,7 @@ import yaml
 from conftest import Command
 
 import naspipe
-from naspipe.cli.app import app, default_config
+from naspipe.cli.app import app, default_config, plugins
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,9 +27,11 @@ def config(tmp_path: Path, tiny: dict[str, Any]) -> Path:
 def test_the_commands_are_these() -> None:
     names = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert names == {
-        "run", "train", "search", "retrain", "report", "validate", "plan", "simulate", "verify", "compare", "plugins",
+        "run", "train", "search", "retrain", "export", "report", "validate", "plan", "simulate", "verify", "compare",
         "doctor",
     }  # fmt: skip
+    assert [group.name for group in app.registered_groups] == ["plugins"]
+    assert [command.name for command in plugins.registered_commands] == ["show", "check"]
 
 
 def test_run_ends_with_architecture_scores_files_and_the_next_commands(

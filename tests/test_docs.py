@@ -75,3 +75,5 @@ def test_the_readme_names_every_command() -> None:
     for command in app.registered_commands:
         assert command.callback is not None
         assert f"`naspipe {command.callback.__name__}" in readme
+    for group in app.registered_groups:
+        assert f"`naspipe {group.name}" in readme

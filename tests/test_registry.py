@@ -160,4 +160,5 @@ def test_every_builtin_is_an_entry_point_of_the_distribution() -> None:
 def test_entry_points_of_no_known_distribution_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = SimpleNamespace(name="odd", value="m:C", dist=None, load=lambda: TinySpace)
     monkeypatch.setattr(registry.importlib.metadata, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(registry, "_scan", registry._scan.__wrapped__)  # without its cache
     assert registry.spaces.find("odd").origin == "m:C in unknown distribution"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from naspipe.directions import Direction
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, Option, SearchSpace
 from naspipe.space.space import exists
-from naspipe.tasks.task import Direction
 
 
 class GridStrategy(Strategy):

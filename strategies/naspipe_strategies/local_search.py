@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from naspipe.directions import Direction
 from naspipe.errors import InputError
 from naspipe.keys import keyed_random
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
 from naspipe.space.neighbours import neighbours
-from naspipe.tasks.task import Direction
 
 
 class LocalSearchStrategy(Strategy):

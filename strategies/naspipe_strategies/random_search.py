@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from naspipe.directions import Direction
 from naspipe.keys import keyed_random
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
-from naspipe.tasks.task import Direction
 
 
 class RandomStrategy(Strategy):

@@ -9,12 +9,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from naspipe.directions import Direction
 from naspipe.errors import InputError, NaspipeWarning
 from naspipe.keys import keyed_random
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
 from naspipe.space.neighbours import mutate
-from naspipe.tasks.task import Direction
 
 MAX_CHILDREN = 100
 """Mutations looked at for a valid one before a random architecture takes its place."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import optuna
 
+from naspipe.directions import Direction
 from naspipe.keys import derive_key, keyed_random
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, Decision, SearchSpace
-from naspipe.tasks.task import Direction
 
 MAX_CHILDREN = 100
 """Proposals looked at for a valid one before a random architecture takes its place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, RootModel
 
@@ -26,6 +26,15 @@ class SubnetLine(Record):
     architecture: dict[str, Any]
     loss: FiniteFloat | None
     lr: FiniteFloat
+
+
+class ExportDescription(Record):
+    """What of the description of an exported model is needed to load it."""
+
+    format: Literal["state_dict", "torch.export"]
+    file: str
+    space: dict[str, Any]
+    architecture: dict[str, Any]
 
 
 class TrialLine(Record):

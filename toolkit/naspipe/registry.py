@@ -7,6 +7,7 @@ fails to import disturbs no other.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -65,6 +66,11 @@ class Registry:
         module, _, name = self._base_reference.partition(":")
         base: type = getattr(importlib.import_module(module), name)
         return base
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the module of the base class has been imported."""
+        return self._base_reference.partition(":")[0] in sys.modules
 
     def register(self, name: str) -> Callable[[Class], Class]:
         """Return a class decorator that registers a plug-in under ``name``.
@@ -168,6 +174,12 @@ def _file_of(cls: type) -> str:
 
 
 def _entry_points(kind: str, group: str) -> list[Plugin]:
+    return _scan(kind, group, tuple(sys.path))
+
+
+@functools.cache
+def _scan(kind: str, group: str, path: tuple[str, ...]) -> list[Plugin]:
+    # Reading what is installed takes milliseconds, and a run asks dozens of times.
     plugins = []
     for entry in importlib.metadata.entry_points(group=group):
         distribution = entry.dist.name if entry.dist is not None else "unknown distribution"
@@ -278,6 +290,48 @@ executors = Registry("executor", "naspipe.executors.executor:Executor")
 tasks = Registry("task", "naspipe.tasks.task:Task")
 
 REGISTRIES = (spaces, samplers, strategies, executors, tasks)
+
+
+def registries_of(name: str) -> list[Registry]:
+    """Return the registries that know a plug-in by its name, or the one whose kind a reference's class is of.
+
+    Raises:
+        PluginError: There is none, or the reference fails to import.
+    """
+    if ":" not in name:
+        owners = [registry for registry in REGISTRIES if name in registry.names()]
+        if not owners and name.endswith(".py"):
+            raise PluginError(f"a plug-in in a file is named by file and class, as in {name}:Class.")
+        if not owners:
+            known = sorted({known for registry in REGISTRIES for known in registry.names()})
+            raise PluginError(f"there is no plug-in {name!r}.{nearest(name, known)} Known: {listing(known)}.")
+        return owners
+    for registry in REGISTRIES:
+        try:
+            registry.get(name)
+        except PluginError as error:
+            if "must be a subclass" in str(error):
+                continue
+            raise
+        return [registry]
+    raise PluginError(f"{name} is no plug-in: its class must be a subclass of one of {_bases()}.")
+
+
+def registry_of(cls: type) -> Registry:
+    """Return the registry of a class's kind.
+
+    Raises:
+        PluginError: It is no plug-in.
+    """
+    for registry in REGISTRIES:
+        # What nobody has imported has no subclasses; so a sampler can be looked up without torch.
+        if isinstance(cls, type) and registry.is_imported and issubclass(cls, registry.base):
+            return registry
+    raise PluginError(f"a plug-in must be a subclass of one of {_bases()}, but {cls!r} is none.")
+
+
+def _bases() -> str:
+    return listing(f"naspipe.{registry.base.__name__}" for registry in REGISTRIES)
 
 
 def register_space(name: str) -> Callable[[Class], Class]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from naspipe.cli.plugin_commands import plugins
 from naspipe.environment import is_follower, torchrun_processes
 from naspipe.errors import InputError, NaspipeError, NaspipeWarning
 
@@ -113,6 +114,32 @@ def retrain(run_folder: RunArgument) -> None:
         opened = Run.open(run_folder, watch).retrain()
         opened.report()
     show_result(opened)
+
+
+@app.command()
+def export(
+    run_folder: RunArgument,
+    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="state_dict or torch.export.")] = "state_dict",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file, which must not exist.  [default: below RUN/export]")
+    ] = None,
+    architecture: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="A subnet with the supernet's weights.  [default: the retrained best one]"),
+    ] = None,
+) -> None:
+    """Write the retrained best model of a run to a file, and read it back to compare every bit."""
+    from naspipe.cli.output import say
+    from naspipe.runs.export import export_model
+    from naspipe.runs.run import Run
+
+    exported = export_model(Run.open(run_folder), form, out, architecture)
+    say(f"Architecture  {exported.text}")
+    say(f"Weights       {exported.weights}")
+    say(f"Model         {exported.path}")
+    say(f"Description   {exported.description}")
+    say(f"Batch         {'of any size' if exported.batch is None else f'of {exported.batch} samples only'}")
+    say(f"To load it    python -c {exported.quoted_load}")
 
 
 @app.command()
@@ -253,17 +280,7 @@ def simulate(
     show_simulation(simulation, csv_file, html_file)
 
 
-@app.command()
-def plugins(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A plug-in, to see its parameters.")] = None,
-) -> None:
-    """List the known plug-ins, or the parameters of one."""
-    from naspipe.cli.plugins import show_plugin, show_plugins
-
-    if name is None:
-        show_plugins()
-    else:
-        show_plugin(name)
+app.add_typer(plugins, name="plugins")
 
 
 @app.command()

@@ -8,8 +8,7 @@ from rich.table import Table
 
 from naspipe.config.parameters import REQUIRED, parameters_of, summary_of
 from naspipe.errors import PluginError
-from naspipe.registry import REGISTRIES, Registry, is_file_reference
-from naspipe.suggestions import listing, nearest
+from naspipe.registry import REGISTRIES, Registry, is_file_reference, registries_of
 
 
 def show_plugins() -> None:
@@ -36,32 +35,12 @@ def show_plugin(name: str) -> None:
     Raises:
         PluginError: There is none, or it fails to import.
     """
-    if ":" in name:
-        _show_reference(name)
-        return
-    owners = [registry for registry in REGISTRIES if name in registry.names()]
-    if not owners and name.endswith(".py"):
-        raise PluginError(f"a plug-in in a file is named by file and class, as in {name}:Class.")
-    if not owners:
-        known = sorted({known for registry in REGISTRIES for known in registry.names()})
-        raise PluginError(f"there is no plug-in {name!r}.{nearest(name, known)} Known: {listing(known)}.")
-    for registry in owners:
-        _show_class(registry, name, registry.find(name).origin)
-
-
-def _show_reference(name: str) -> None:
-    for registry in REGISTRIES:
-        try:
-            cls = registry.get(name)
-        except PluginError as error:
-            if "must be a subclass" in str(error):
-                continue
-            raise
-        origin = "file" if is_file_reference(name) else "module"
-        _show_class(registry, name, f"{origin} {cls.__module__}")
-        return
-    bases = listing(f"naspipe.{registry.base.__name__}" for registry in REGISTRIES)
-    raise PluginError(f"{name} is no plug-in: its class must be a subclass of one of {bases}.")
+    for registry in registries_of(name):
+        if ":" not in name:
+            origin = registry.find(name).origin
+        else:
+            origin = f"{'file' if is_file_reference(name) else 'module'} {registry.get(name).__module__}"
+        _show_class(registry, name, origin)
 
 
 def _show_class(registry: Registry, name: str, origin: str) -> None:

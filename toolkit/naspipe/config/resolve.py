@@ -248,7 +248,20 @@ def construct(known: registry.Registry, name: str, values: Mapping[str, Any]) ->
     Raises:
         InputError: It refuses its parameters.
     """
-    cls = known.get(name)
+    return construct_class(known.get(name), f"{known.kind} {name!r}", values)
+
+
+def construct_class(cls: type, title: str, values: Mapping[str, Any]) -> Any:
+    """Return a plug-in of a class and resolved parameters.
+
+    Args:
+        cls: The class.
+        title: What messages call it.
+        values: Every parameter.
+
+    Raises:
+        InputError: It refuses its parameters.
+    """
     arguments = plugin_arguments(cls, values)
     try:
         return cls(**arguments)
@@ -257,9 +270,7 @@ def construct(known: registry.Registry, name: str, values: Mapping[str, Any]) ->
     except Exception as error:
         # A refusal says what is wrong; anything else is a fault, and shows where.
         trace = "" if isinstance(error, ValueError) else f"\n{user_traceback(error)}"
-        raise PluginError(
-            f"{known.kind} {name!r} refuses its parameters: {type(error).__name__}: {error}{trace}"
-        ) from error
+        raise PluginError(f"{title} refuses its parameters: {type(error).__name__}: {error}{trace}") from error
 
 
 def plugin_arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,14 +42,19 @@ class Evaluator:
             for index in range(config.search.calibration_batches)
         ]
 
+    def subnet(self, architecture: Architecture) -> nn.Module:
+        """Return a copy of a subnet with the supernet's weights, calibrated and in evaluation mode."""
+        subnet = self._supernet.extract(architecture)
+        seed_generators(derive_key(self._config.seed, "evaluate"))
+        calibrate_statistics(subnet, self._calibration)
+        return subnet
+
     def evaluate(self, architecture: Architecture) -> dict[str, object]:
         """Return the metrics of an architecture with the supernet's weights, and its parameters.
 
         The same architecture gives the same metrics, whatever was evaluated before.
         """
-        subnet = self._supernet.extract(architecture)
-        seed_generators(derive_key(self._config.seed, "evaluate"))
-        calibrate_statistics(subnet, self._calibration)
+        subnet = self.subnet(architecture)
         metrics = measure_split(
             subnet,
             self._task,

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from naspipe.directions import Direction
 from naspipe.space import Architecture, SearchSpace
-from naspipe.tasks.task import Direction
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
+from naspipe.directions import Direction as Direction
 from naspipe.tasks.data import Batch, Dataset, Splits
-
-Direction = Literal["maximize", "minimize"]
 
 
 class Task(ABC):

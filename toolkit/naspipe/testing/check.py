@@ -1,0 +1,156 @@
+"""Checks: named properties of a plug-in, and how they are judged."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from naspipe.errors import NaspipeError, NaspipeWarning
+from naspipe.usercode import user_place
+
+if TYPE_CHECKING:
+    from naspipe.testing.subject import Subject
+
+Judge = Callable[["Subject"], None]
+
+
+class ConformanceError(NaspipeError):
+    """A plug-in does not do what the check says; the message says how."""
+
+
+class NotApplicableError(NaspipeError):
+    """A check has nothing to look at in this plug-in; the message says why."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property that plug-ins of a kind must have.
+
+    Attributes:
+        name: A word for tests and tables.
+        judge: Raises ``ConformanceError`` if a plug-in has it not, ``NotApplicableError`` if that cannot be told;
+            whatever else it raises is a failure too.
+        needs: Names of checks without which this one says nothing.
+    """
+
+    name: str
+    judge: Judge
+    needs: tuple[str, ...] = ()
+
+    @property
+    def shows(self) -> str:
+        """What holds if the check does, in one line."""
+        return (self.judge.__doc__ or "").strip().splitlines()[0]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a check.
+
+    Attributes:
+        check: The check.
+        verdict: ``holds``, ``fails``, or ``skipped``: it does not apply, or a check that it needs does not hold.
+        reason: Why it fails or was skipped; empty if it holds.
+        blocked_by: The failing check that it says nothing beside, or an empty text.
+    """
+
+    check: Check
+    verdict: Literal["holds", "fails", "skipped"]
+    reason: str = ""
+    blocked_by: str = ""
+
+
+class CheckList:
+    """The checks of a module, in the order in which they are run; collected by a decorator."""
+
+    def __init__(
+        self, surround: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    ) -> None:
+        """Begin an empty list.
+
+        Args:
+            surround: Makes the context in which each check is run.
+        """
+        self.checks: list[Check] = []
+        self._surround = surround
+
+    def __call__(self, *needs: str) -> Callable[[Judge], Judge]:
+        """Return a decorator that adds a function as a check, under its own name.
+
+        Args:
+            needs: Names of checks before it, without which it says nothing.
+        """
+
+        def add(judge: Judge) -> Judge:
+
+            @functools.wraps(judge)
+            def surrounded(subject: Subject) -> None:
+                with self._surround():
+                    judge(subject)
+
+            self.checks.append(Check(judge.__name__, surrounded, needs))
+            return surrounded
+
+        return add
+
+
+def judge_all(checks: Sequence[Check], subject: Subject) -> Iterator[Result]:
+    """Judge a plug-in by every check, in order."""
+    for check in checks:
+        yield judge(check, checks, subject)
+
+
+def judge(check: Check, checks: Sequence[Check], subject: Subject) -> Result:
+    """Judge a plug-in by one check, and before it by those that it needs.
+
+    Args:
+        check: The check.
+        checks: All checks of the kind.
+        subject: The plug-in; it remembers results.
+    """
+    if check.name not in subject.results:
+        subject.results[check.name] = _judge(check, checks, subject)
+    return subject.results[check.name]
+
+
+def _judge(check: Check, checks: Sequence[Check], subject: Subject) -> Result:
+    for other in checks:
+        if other.name not in check.needs:
+            continue
+        needed = judge(other, checks, subject)
+        failing = other.name if needed.verdict == "fails" else needed.blocked_by
+        if failing:
+            return Result(check, "skipped", f"it says nothing while {failing} fails", failing)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NaspipeWarning)
+            check.judge(subject)
+    except NotApplicableError as reason:
+        return Result(check, "skipped", str(reason))
+    except ConformanceError as failure:
+        return Result(check, "fails", str(failure))
+    except Exception as error:
+        return Result(check, "fails", _describe(error))
+    return Result(check, "holds")
+
+
+def _describe(error: Exception) -> str:
+    """Return what a plug-in raised, and where."""
+    if isinstance(error, NaspipeError):
+        return str(error)
+    place = user_place(error)
+    if not place:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{last.filename}, line {last.lineno}: "
+    return f"{place}{type(error).__name__}: {error}"
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ``ConformanceError`` with a message unless something holds."""
+    if not condition:
+        raise ConformanceError(message)

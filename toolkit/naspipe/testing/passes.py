@@ -1,0 +1,149 @@
+"""Passes: a supernet run forward and backward, with and without boundaries, and what came of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree  # as in training.boundary
+
+from naspipe.files import digest_tensors
+from naspipe.keys import derive_key
+from naspipe.space import Architecture
+from naspipe.supernet.supernet import Supernet
+from naspipe.testing.subject import SEED, Subject
+from naspipe.training.boundary import backward_block, enter_block, leave_block
+from naspipe.training.determinism import deterministic, seed_generators
+
+SAMPLES = 4
+"""Samples of the batch that spaces are run on."""
+
+as_in_training = functools.partial(deterministic, 1, "cpu")
+"""Makes the context in which everything of the kit that needs torch is run."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What came of a forward and a backward.
+
+    Attributes:
+        outputs: The tensors of the last block's output.
+        gradients: For every parameter that got one its gradient, by its path.
+    """
+
+    outputs: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+
+    def difference(self, other: Pass) -> str:
+        """Return where another pass has other bits, or an empty text."""
+        for what, one, two in (
+            ("output", self.outputs, other.outputs),
+            ("the gradient of", self.gradients, other.gradients),
+        ):
+            for name in {**one, **two}:
+                if name not in one or name not in two:
+                    return f"{what} {name} is there in only one of them"
+                if digest_tensors({"": one[name]}) != digest_tensors({"": two[name]}):
+                    return f"{what} {name} has other bits"
+        return ""
+
+
+def batch_input(subject: Subject) -> Any:
+    """Return the input of a small batch of the space's task."""
+    data = subject.loaded[1].train
+    return data.batch(list(range(min(SAMPLES, len(data)))), key=0).inputs
+
+
+def build(subject: Subject) -> Supernet:
+    """Return a new supernet in training mode, always the same one."""
+    return Supernet(subject.make(), SEED).train()
+
+
+def run_straight(supernet: Supernet, inputs: Any, architecture: Architecture) -> Pass:
+    """Run a supernet as one module, each block with the key that training gives it."""
+
+    def forward(payload: Any) -> Any:
+        for index, block in enumerate(supernet):
+            seed_generators(derive_key(SEED, "block", 0, 0, index))
+            payload = block(payload, architecture)
+        return payload
+
+    return _run(supernet, lambda: _forward_backward(forward, inputs))
+
+
+def run_module(module: nn.Module, call: Callable[[Any], Any], inputs: Any) -> Pass:
+    """Run anything with one key for the whole of it.
+
+    Args:
+        module: Whose gradients are looked at.
+        call: Runs it on a batch's input.
+        inputs: The batch's input.
+    """
+
+    def forward(payload: Any) -> Any:
+        seed_generators(SEED)
+        return call(payload)
+
+    return _run(module, lambda: _forward_backward(forward, inputs))
+
+
+def run_cut(supernet: Supernet, inputs: Any, architecture: Architecture) -> Pass:
+    """Run a supernet with a boundary between all blocks, as every training does."""
+
+    def cut() -> Any:
+        payload, tapes = fresh(inputs), []
+        for index, block in enumerate(supernet):
+            x, leaves = enter_block(payload)
+            seed_generators(derive_key(SEED, "block", 0, 0, index))
+            payload = block(x, architecture)
+            tapes.append((leaves, leave_block(payload)))
+        x, leaves = enter_block(payload)
+        value = probe(x)
+        tapes.append((leaves, leave_block(value)))
+        gradients: Sequence[Tensor | None] = [torch.ones_like(value)]
+        for entered, left in reversed(tapes):
+            gradients = backward_block(left, gradients, entered)
+        return payload
+
+    return _run(supernet, cut)
+
+
+def _forward_backward(forward: Callable[[Any], Any], inputs: Any) -> Any:
+    payload = forward(fresh(inputs))
+    value = probe(payload)
+    if value.requires_grad:
+        torch.autograd.backward(value)
+    return payload
+
+
+def _run(module: nn.Module, action: Callable[[], Any]) -> Pass:
+    module.zero_grad(set_to_none=True)
+    payload = action()
+    gradients = {path: p.grad.detach().clone() for path, p in module.named_parameters() if p.grad is not None}
+    module.zero_grad(set_to_none=True)
+    return Pass({f"slot {i}": leaf.detach().clone() for i, leaf in enumerate(tensors_of(payload))}, gradients)
+
+
+def fresh(inputs: Any) -> Any:
+    """Return a copy of a batch's input, which a block may change in place."""
+    return pytree.tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, inputs)
+
+
+def tensors_of(payload: Any) -> list[Tensor]:
+    """Return the tensors of a nest."""
+    return [leaf for leaf in pytree.tree_leaves(payload) if isinstance(leaf, Tensor)]
+
+
+def probe(payload: Any) -> Tensor:
+    """Return a scalar that every floating-point output influences differently."""
+    generator = torch.Generator().manual_seed(SEED)
+    terms = [
+        (leaf * torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)).sum()
+        for leaf in tensors_of(payload)
+        if leaf.is_floating_point()
+    ]
+    return torch.stack(terms).sum() if terms else torch.zeros(())
