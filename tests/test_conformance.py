@@ -15,6 +15,7 @@ import hashed_plugins as hashed
 import pytest
 import yaml
 from conftest import TINY, Command, TinySpace, TinyTask
+from test_image_tasks import arrays, write_idx, write_images
 
 from naspipe import SearchSpace, registry
 from naspipe.errors import InputError, PluginError
@@ -31,6 +32,7 @@ from naspipe.testing import (
 )
 from naspipe.testing.elsewhere import _answer
 
+ROOT = Path(__file__).resolve().parent.parent
 NOISE = Subject(Noise, {"shape": [broken.WIDTH]})
 
 BUILT_IN: dict[tuple[str, str], dict[str, Any]] = {
@@ -44,6 +46,8 @@ BUILT_IN: dict[tuple[str, str], dict[str, Any]] = {
         "vocabulary": 12,
         "target_vocabulary": 9,
     },
+    ("space", "resnet"): {"width": 4, "blocks": 3},
+    ("space", "nni"): {"model": f"{ROOT}/examples/nni_space.py:DigitSpace", "arguments": {"width": 4}},
     ("sampler", "uniform"): {},
     ("sampler", "fair"): {},
     ("sampler", "spaced"): {"distance": 2},
@@ -59,16 +63,24 @@ BUILT_IN: dict[tuple[str, str], dict[str, Any]] = {
     ("executor", "one_f_one_b"): {},
     ("executor", "pipedream"): {},
     ("task", "digits"): {},
+    ("task", "fashion_mnist"): {"folder": "idx", "verify": False},
+    ("task", "image_folder"): {"folder": "pictures", "size": 8, "channels": 1},
+    ("task", "translation"): {"source": "one.txt", "target": "other.txt", "vocabulary": 60, "bleu_sentences": 2},
     ("task", "synthetic"): {"samples": 64, "shape": [1, 8, 8]},
     ("task", "language_model"): {"length": 16},
 }
 
-UNCHECKED = {("task", "translation")}
-"""What needs texts that are not everywhere."""
+UNCHECKED = {("task", "torchvision")}
+"""What needs a package that cannot be installed beside the tested torch; test_image_tasks.py has a stand-in for it."""
 
 SPACES = {
     "synthetic": Subject("vit", {"width": 16, "blocks": 1}),
     "language_model": Subject("transformer_lm", {"width": 16, "blocks": 1, "vocabulary": 256}),
+    "translation": Subject(
+        "transformer_seq2seq", {"width": 16, "encoder_blocks": 1, "decoder_blocks": 1, "vocabulary": 60}
+    ),
+    "image_folder": Subject("vit", {"width": 16, "blocks": 1}),
+    "fashion_mnist": Subject("resnet", {"width": 4, "blocks": 3}),
 }
 TASKS = {
     "transformer_lm": Subject(Noise, {"shape": [6], "tokens": 20}),
@@ -76,7 +88,7 @@ TASKS = {
 }
 IMAGES = Subject(Noise, {"shape": [1, 8, 8]})
 
-ALIKE = ("vit", "transformer_lm", "synthetic", "language_model")
+ALIKE = ("vit", "transformer_lm", "synthetic", "language_model", "translation", "image_folder", "fashion_mnist")
 """Those so much like another one that they need no process of their own."""
 
 ONE_OBJECTIVE = {("strategy", "regularized_evolution"), ("strategy", "local_search")}
@@ -94,6 +106,9 @@ def test_what_is_built_in_conforms(kind: str, name: str, monkeypatch: pytest.Mon
         monkeypatch.setattr("naspipe.testing.space_runs.ask_elsewhere", here)
         monkeypatch.setattr("naspipe.testing.tasks.ask_elsewhere", here)
     monkeypatch.setenv("NASPIPE_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    if kind == "task":
+        write_data(tmp_path)
     subject = Subject(name, BUILT_IN[kind, name], TASKS.get(name, IMAGES), SPACES.get(name), only=kind)
     results = list(check_plugin(subject))
     others = {result.check.name: result.reason for result in results if result.verdict != "holds"}
@@ -103,6 +118,17 @@ def test_what_is_built_in_conforms(kind: str, name: str, monkeypatch: pytest.Mon
         assert "has many equal samples" in others.pop("splits_share_no_samples")
     assert others == {}
     assert len(results) == len(checks_of(kind))
+
+
+def write_data(folder: Path) -> None:
+    """Write the files that the tasks read."""
+    (folder / "idx").mkdir()
+    for name, array in arrays().items():
+        write_idx(folder / "idx" / name, array)
+    write_images(folder / "pictures", {"cats": 20, "dogs": 20})
+    lines = [f"the {word} is number {index} of {index % 7}" for index, word in enumerate("abcdefghij" * 6)]
+    (folder / "one.txt").write_text("\n".join(lines) + "\n")
+    (folder / "other.txt").write_text("\n".join(line[::-1] for line in lines) + "\n")
 
 
 def here(question: Callable[[Subject], Any], subject: Subject) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 from naspipe.files import digest_tensors
 from naspipe.space import Architecture
@@ -55,7 +55,8 @@ def forward_writes_no_state(subject: Subject) -> None:
     inputs = batch_input(subject)
     supernet = build(subject)
     for architecture in telling_architectures(supernet.space, FEW):
-        before = copy.deepcopy(supernet)
+        # The blocks alone: the space may hold what cannot be copied.
+        before = copy.deepcopy(supernet.blocks)
         run_straight(supernet, inputs, architecture)
         allowed = {
             id(module)
@@ -64,15 +65,14 @@ def forward_writes_no_state(subject: Subject) -> None:
             for module in block.layers()[name].modules()
         }
         olds = dict(before.named_modules())
-        for path, module in supernet.named_modules():
+        for path, module in supernet.blocks.named_modules():
             if id(module) in allowed:
                 continue
             for place in changes(_state(olds[path]), _state(module)):
-                number = re.sub(r"^blocks\.", "block ", path)
                 raise ConformanceError(
                     f"forward must write no state, but in {supernet.space.format(architecture)} it changes "
-                    f"{place.strip('[]')} of {number} ({type(module).__name__}). Subnets are trained several at once, "
-                    "and blocks may be run twice: pass it on in the payload, or compute it in __init__."
+                    f"{place.strip('[]')} of block {path} ({type(module).__name__}). Subnets are trained several at "
+                    "once, and blocks may be run twice: pass it on in the payload, or compute it in __init__."
                 )
 
 
@@ -81,6 +81,8 @@ def _state(module: nn.Module) -> dict[str, Any]:
     own = {name: value for name, value in vars(module).items() if not name.endswith("_hooks")}
     tensors = {**own.pop("_parameters"), **own.pop("_buffers")}
     children = list(own.pop("_modules"))
+    if isinstance(module, GraphModule):
+        del own["_graph"]  # What it was traced as, which a copy makes anew.
     return {**own, **{name: _bare(tensor) for name, tensor in tensors.items()}, "the submodules": children}
 
 

@@ -15,7 +15,7 @@ from naspipe.checks import load_splits
 from naspipe.errors import TaskError
 from naspipe.files import digest_tensors
 from naspipe.keys import derive_key, draw_permutation, keyed_random
-from naspipe.search.evaluation import add_measures, as_mapping
+from naspipe.search.evaluation import add_measures, add_sums, as_mapping
 from naspipe.search.objective import as_number, read_directions
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.classification import ClassificationTask
@@ -186,6 +186,16 @@ def _judged(subject: Subject) -> tuple[Task, Any, Any]:
     return task, _invent(task, batch.targets, splits), batch.targets
 
 
+def _add_measures_of_module(subject: Subject, totals: dict[str, float]) -> None:
+    """Add what the task measures of a module that it may run as it likes."""
+    assert subject.space_subject is not None
+    task, splits = subject.loaded
+    supernet = Supernet(subject.space_subject.make(), SEED)
+    subnet = supernet.extract(supernet.space.random_architecture(keyed_random(SEED, "task"))).eval()
+    batch = splits.train.batch(list(range(min(len(splits.train), SAMPLES))), key=0)
+    add_sums(totals, task.measure_module(subnet, batch, splits.train, 0), task, "measure_module")
+
+
 def _invent(task: Task, targets: Any, splits: Splits) -> Any:
     """Return outputs for targets where no space says what they are."""
     generator = torch.Generator().manual_seed(SEED)
@@ -284,6 +294,8 @@ def metrics_cover_the_directions(subject: Subject) -> None:
     totals: dict[str, float] = {"loss": 0.0, "weight": 0.0}
     with torch.no_grad():
         add_measures(totals, task, outputs, targets)
+        if subject.space_subject is not None:
+            _add_measures_of_module(subject, totals)
     found = as_mapping(task.metrics(totals), task, "metrics")
     for metric in directions:
         value = as_number(found.get(metric))
