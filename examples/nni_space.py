@@ -1,4 +1,4 @@
-"""A model space of NNI's for scikit-learn's digits; `naspipe run examples/nni.yaml` searches it."""
+"""A model space of NNI's for small grey images; `naspipe run examples/nni.yaml` searches it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Residual(nn.Module):
         return x + self.module(x)
 
 
-class DigitSpace(ModelSpace):
+class SmallSpace(ModelSpace):
     """Residual steps, each with a choice among four operations; two to five of them."""
 
-    def __init__(self, width: int = 16, classes: int = 10):
+    def __init__(self, width: int = 16, classes: int = 10, stride: int = 1):
         super().__init__()
         self.width = width
-        self.stem = nn.Sequential(nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
+        self.stem = nn.Sequential(nn.Conv2d(1, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width))
         self.steps = Repeat(self.step, (2, 5), label="depth")
         self.head = nn.Sequential(
             nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * width, classes)

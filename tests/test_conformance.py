@@ -47,7 +47,7 @@ BUILT_IN: dict[tuple[str, str], dict[str, Any]] = {
         "target_vocabulary": 9,
     },
     ("space", "resnet"): {"width": 4, "blocks": 3},
-    ("space", "nni"): {"model": f"{ROOT}/examples/nni_space.py:DigitSpace", "arguments": {"width": 4}},
+    ("space", "nni"): {"model": f"{ROOT}/examples/nni_space.py:SmallSpace", "arguments": {"width": 4}},
     ("sampler", "uniform"): {},
     ("sampler", "fair"): {},
     ("sampler", "spaced"): {"distance": 2},
