@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 import naspipe
-from naspipe.components import as_config, load_config
+from naspipe.components import as_config
 from naspipe.errors import NaspipeWarning, TaskError
 from naspipe.files import digest_tensors
 from naspipe.tasks import fashion_mnist, image_cache, image_files
@@ -43,7 +43,7 @@ def arrays(train: int = 40, test: int = 10) -> dict[str, np.ndarray]:
     found = {}
     for part, count in (("train", train), ("t10k", test)):
         found[f"{part}-images-idx3-ubyte"] = generator.integers(256, size=(count, 28, 28))
-        found[f"{part}-labels-idx1-ubyte"] = generator.integers(10, size=count)
+        found[f"{part}-labels-idx1-ubyte"] = np.arange(count) % 10
     return found
 
 
@@ -91,8 +91,8 @@ def test_validation_and_training_share_out_the_training_set_by_seed(idx: Path) -
 def test_fewer_training_samples_are_a_part_of_all_and_leave_the_other_splits_alone(idx: Path) -> None:
     settings: dict[str, Any] = {"folder": str(idx), "verify": False}
     whole = FashionMNIST(**settings).load(0)
-    small = FashionMNIST(**settings, train_samples=5).load(0)
-    assert small.sizes() == {"train": 5, "validation": 4, "test": 10}
+    small = FashionMNIST(**settings, train_samples=30).load(0)
+    assert small.sizes() == {"train": 30, "validation": 4, "test": 10}
     found = {x.numpy().tobytes() for x in everything(whole.train).inputs}
     assert {x.numpy().tobytes() for x in everything(small.train).inputs} < found
     assert torch.equal(everything(small.validation).inputs, everything(whole.validation).inputs)
@@ -267,6 +267,12 @@ def write_images(folder: Path, classes: dict[str, int], seed: int = 0) -> Path:
             array = generator.integers(256, size=(12, 16, 3)).astype(np.uint8)
             Image.fromarray(array).save(folder / name / f"{index:02}.{('png', 'PNG', 'bmp')[index % 3]}")
     return folder
+
+
+def test_a_class_that_nothing_teaches_is_refused(idx: Path) -> None:
+    task = FashionMNIST(str(idx), verify=False, train_samples=3)
+    with pytest.raises(TaskError, match=r"must have images in the training split, but class \d has none there, nor"):
+        task.load(0)
 
 
 @pytest.fixture
@@ -549,8 +555,3 @@ def test_training_on_augmented_images_is_the_same_on_any_number_of_stages(pictur
     checks = list(verify(config, ["csp"], [2], ["in-process"], subnets=8))
     assert [check.difference for check in checks] == ["", ""]
     assert all(check.kept for check in checks)
-
-
-def test_the_example_is_valid() -> None:
-    config = load_config(ROOT / "examples" / "fashion_mnist.yaml")
-    assert (config.space.name, config.task.name) == ("resnet", "fashion_mnist")

@@ -30,12 +30,14 @@ class LayerParameters:
         name: Name of the layer within the block.
         strict: Whether only some architectures use it; False for the always-active layer.
         parameters: Its parameters, by their path within the block.
+        slots: For each of them the module that holds it, and its name there.
     """
 
     block: int
     name: str
     strict: bool
     parameters: dict[str, nn.Parameter]
+    slots: tuple[tuple[nn.Module, str], ...] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -214,12 +216,16 @@ def layers_of(block: Block, index: int) -> dict[str, LayerParameters]:
         if name == ALWAYS_ACTIVE:
             raise SpaceError(f"block {index}: a layer must not be called {name!r}.")
         if parameters:
-            layers[name] = LayerParameters(index, name, True, parameters)
+            layers[name] = LayerParameters(index, name, True, parameters, _slots(block, parameters))
     # What is frozen and always active never changes: nobody waits for it, so it is in no layer.
     rest = {path: p for path, p in block.named_parameters() if id(p) not in owners and p.requires_grad}
     if rest:
-        layers[ALWAYS_ACTIVE] = LayerParameters(index, ALWAYS_ACTIVE, False, rest)
+        layers[ALWAYS_ACTIVE] = LayerParameters(index, ALWAYS_ACTIVE, False, rest, _slots(block, rest))
     return layers
+
+
+def _slots(block: Block, paths: Iterable[str]) -> tuple[tuple[nn.Module, str], ...]:
+    return tuple((block.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in paths)
 
 
 def used_layers(

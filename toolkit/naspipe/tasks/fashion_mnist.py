@@ -12,7 +12,16 @@ from naspipe.errors import TaskError
 from naspipe.tasks.classification import ClassificationTask
 from naspipe.tasks.data import Splits
 from naspipe.tasks.idx import read_idx
-from naspipe.tasks.images import Augmentation, Fraction, Images, Normalisation, Pixels, PositiveInt, split_images
+from naspipe.tasks.images import (
+    Augmentation,
+    Fraction,
+    Images,
+    Normalisation,
+    Pixels,
+    PositiveInt,
+    require_trained_classes,
+    split_images,
+)
 
 PACKAGE = "dataset-fashion-mnist"
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
@@ -63,7 +72,7 @@ class FashionMNIST(ClassificationTask):
         """Return inputs (samples, 1, 28, 28), of mean 0 and deviation 1, and targets (samples,) in [0, 10)."""
         paths = self._find()
         train, test = (self._read(paths, part) for part in ("train", "t10k"))
-        return split_images(
+        splits = split_images(
             train,
             test,
             seed,
@@ -72,6 +81,8 @@ class FashionMNIST(ClassificationTask):
             validation=self.validation,
             train_samples=self.train_samples,
         )
+        require_trained_classes(splits)
+        return splits
 
     def _find(self) -> dict[str, Path]:
         """Return the path of each file.

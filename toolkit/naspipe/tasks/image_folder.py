@@ -12,7 +12,16 @@ from naspipe.tasks.classification import ClassificationTask
 from naspipe.tasks.data import Splits
 from naspipe.tasks.image_cache import decode_once
 from naspipe.tasks.image_files import ImageFiles, decode, list_images
-from naspipe.tasks.images import Augmentation, Fraction, Images, Normalisation, Pixels, PositiveInt, split_images
+from naspipe.tasks.images import (
+    Augmentation,
+    Fraction,
+    Images,
+    Normalisation,
+    Pixels,
+    PositiveInt,
+    require_trained_classes,
+    split_images,
+)
 
 
 class ImageFolder(ClassificationTask):
@@ -80,7 +89,7 @@ class ImageFolder(ClassificationTask):
                     f"{self.test_folder} has {listing(others.classes)}."
                 )
             train, test = self._decode(files), self._decode(others)
-        return split_images(
+        splits = split_images(
             train,
             test,
             seed,
@@ -89,6 +98,8 @@ class ImageFolder(ClassificationTask):
             validation=self.validation,
             train_samples=self.train_samples,
         )
+        require_trained_classes(splits)
+        return splits
 
     def _decode(self, files: ImageFiles) -> Images:
         if self.cache is None:

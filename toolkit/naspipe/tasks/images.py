@@ -141,6 +141,12 @@ class ImageDataset:
     def __len__(self) -> int:
         return len(self._images)
 
+    @property
+    def classes(self) -> set[int]:
+        """The classes that its images have."""
+        images = self._images
+        return set((images.targets if images.places is None else images.targets[images.places]).tolist())
+
     def batch(self, indices: Sequence[int], key: int) -> Batch:
         """Return images (n, C, H, W), float32, and classes (n,); augmentation draws from ``key`` alone."""
         pixels, targets = self._images.get(indices)
@@ -192,3 +198,21 @@ def split_images(
         ImageDataset(train.take(sorted(order[:num_validation])), normalisation),
         ImageDataset(test, normalisation),
     )
+
+
+def require_trained_classes(splits: Splits) -> None:
+    """Raise an error if there is a class that the search or the test looks at and no image teaches.
+
+    Raises:
+        TaskError: A class of the validation or test split has no image in the training split.
+    """
+    trained, validation, test = (
+        split.classes for split in (splits.train, splits.validation, splits.test) if isinstance(split, ImageDataset)
+    )
+    missing = sorted((validation | test) - trained)
+    if missing:
+        raise TaskError(
+            f"every class must have images in the training split, but class {missing[0]} has none there"
+            f"{f', nor have {len(missing) - 1} others' if len(missing) > 1 else ''}. Raise train_samples, lower "
+            "validation, or give more images."
+        )

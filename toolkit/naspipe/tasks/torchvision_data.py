@@ -15,7 +15,16 @@ from naspipe.errors import TaskError
 from naspipe.suggestions import nearest
 from naspipe.tasks.classification import ClassificationTask
 from naspipe.tasks.data import Splits
-from naspipe.tasks.images import Augmentation, Fraction, Images, Normalisation, Pixels, PositiveInt, split_images
+from naspipe.tasks.images import (
+    Augmentation,
+    Fraction,
+    Images,
+    Normalisation,
+    Pixels,
+    PositiveInt,
+    require_trained_classes,
+    split_images,
+)
 
 
 class TorchvisionData(ClassificationTask):
@@ -58,7 +67,7 @@ class TorchvisionData(ClassificationTask):
         """Return inputs (samples, channels, height, width) and targets (samples,), as the data set has them."""
         make = self._find()
         train, test = (self._read(make, training) for training in (True, False))
-        return split_images(
+        splits = split_images(
             train,
             test,
             seed,
@@ -67,6 +76,8 @@ class TorchvisionData(ClassificationTask):
             validation=self.validation,
             train_samples=self.train_samples,
         )
+        require_trained_classes(splits)
+        return splits
 
     def _find(self) -> Callable[..., Any]:
         """Return the data set's class.

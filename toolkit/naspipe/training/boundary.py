@@ -19,18 +19,6 @@ Slots = list[Tensor | None]
 """One entry per leaf of a payload's nest; None where no gradient can flow."""
 
 
-class _Boundary(torch.autograd.Function):
-    """Copy forward; make the gradient contiguous backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone(memory_format=torch.contiguous_format)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return standard_strides(gradients[0])
-
-
 def standard_strides(tensor: Tensor) -> Tensor:
     """Return a contiguous tensor whose strides are those of a new one.
 
@@ -60,7 +48,7 @@ def enter_block(payload: Any) -> tuple[Any, Slots]:
         elif value.requires_grad:
             leaf = standard_strides(value.detach()).requires_grad_()
             leaves.append(leaf)
-            copies.append(_Boundary.apply(leaf))  # type: ignore[no-untyped-call]
+            copies.append(leaf.clone(memory_format=torch.contiguous_format))
         else:
             leaves.append(None)
             copies.append(value.detach().clone(memory_format=torch.contiguous_format))
@@ -92,7 +80,7 @@ def backward_block(outputs: Slots, gradients: Sequence[Tensor | None], inputs: S
     ]
     if roots:
         torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
-    return [leaf.grad if leaf is not None else None for leaf in inputs]
+    return [standard_strides(leaf.grad) if leaf is not None and leaf.grad is not None else None for leaf in inputs]
 
 
 def detach_payload(payload: Any) -> Any:

@@ -60,6 +60,7 @@ class Layer:
         self._delay = delay
         self._clip_norm = clip_norm
         self._parameters = list(parameters.parameters.values())
+        self.slots = list(parameters.slots)
         self._trained = [p for p in self._parameters if p.requires_grad]
         # The current version, as readers see it: the parameters' storage, with a counter of changes of its own.
         self._current: list[Tensor] = [p.data for p in self._parameters]
