@@ -167,8 +167,10 @@ def start_run(tmp_path: Path, task: str = "Slow") -> subprocess.Popen[str]:
     (tmp_path / "faults.py").write_text(FAULTS)
     path = tmp_path / "slow.yaml"
     path.write_text(yaml.safe_dump({**settings(), "task": {"name": f"faults.py:{task}"}}))
+    # Who runs the tests in the background has SIGINT ignored, and all that is started from there inherits it.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     process = subprocess.Popen(
-        [sys.executable, "-c", "from naspipe.cli.app import main; main()", "train", str(path), "--out",
+        [sys.executable, "-c", f"{heard}; from naspipe.cli.app import main; main()", "train", str(path), "--out",
          str(tmp_path / "out")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
         start_new_session=True,

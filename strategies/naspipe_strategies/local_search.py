@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from naspipe.directions import Direction
-from naspipe.errors import InputError
 from naspipe.keys import keyed_random
-from naspipe.search.strategy import Outcome, Strategy
+from naspipe.search.strategy import Outcome, Strategy, sign_of_only_objective
 from naspipe.space import Architecture, SearchSpace
 from naspipe.space.neighbours import neighbours
 
@@ -25,14 +24,9 @@ class LocalSearchStrategy(Strategy):
         Raises:
             InputError: There are several objectives.
         """
-        if len(directions) != 1:
-            raise InputError(
-                f"local_search is for one objective, but there are {len(directions)}. Choose one, or the strategy "
-                "evolution."
-            )
         self._space = space
         self._seed = seed
-        self._sign = 1.0 if directions[0] == "minimize" else -1.0
+        self._sign = sign_of_only_objective("local_search", directions)
         self._moves = 0
         self._cost: float | None = None
         self._untried: Iterator[Architecture] = iter(())

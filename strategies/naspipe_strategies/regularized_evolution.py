@@ -12,7 +12,7 @@ from pydantic import Field
 from naspipe.directions import Direction
 from naspipe.errors import InputError, NaspipeWarning
 from naspipe.keys import keyed_random
-from naspipe.search.strategy import Outcome, Strategy
+from naspipe.search.strategy import Outcome, Strategy, sign_of_only_objective
 from naspipe.space import Architecture, SearchSpace
 from naspipe.space.neighbours import mutate
 
@@ -47,14 +47,9 @@ class RegularizedEvolutionStrategy(Strategy):
         Raises:
             InputError: There are several objectives.
         """
-        if len(directions) != 1:
-            raise InputError(
-                f"regularized_evolution is for one objective, but there are {len(directions)}. Choose one, or the "
-                "strategy evolution."
-            )
         self._space = space
         self._seed = seed
-        self._sign = 1.0 if directions[0] == "minimize" else -1.0
+        self._sign = sign_of_only_objective("regularized_evolution", directions)
         self._alive: deque[tuple[float, Architecture]] = deque(maxlen=self.population)
         self._asked = 0
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from naspipe.directions import Direction
+from naspipe.errors import InputError
 from naspipe.space import Architecture, SearchSpace
 
 
@@ -59,3 +60,20 @@ class Strategy(ABC):
     @abstractmethod
     def tell(self, outcomes: Sequence[Outcome]) -> None:
         """Learn the outcomes of the last ``ask``, in its order."""
+
+
+def sign_of_only_objective(name: str, directions: Sequence[Direction]) -> float:
+    """Return what to multiply the objective's value by so that less is better.
+
+    Args:
+        name: The strategy, for the error.
+        directions: Which way is better, for each objective.
+
+    Raises:
+        InputError: There are several.
+    """
+    if len(directions) != 1:
+        raise InputError(
+            f"{name} is for one objective, but there are {len(directions)}. Choose one, or the strategy evolution."
+        )
+    return 1.0 if directions[0] == "minimize" else -1.0
