@@ -30,6 +30,9 @@ from naspipe.supernet.flops import count_flops, to_meta
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import EpochOrder, Splits, split_batch
 
+PROFILE = "profile"
+"""The value of ``executor.costs`` that asks for a measurement."""
+
 
 @dataclass(frozen=True)
 class Planning:
@@ -202,7 +205,7 @@ def check_layout(config: RunConfig, components: Components, splits: Splits | Non
 
 def without_measuring(config: RunConfig, instead: str) -> RunConfig:
     """Return a configuration with other costs where they would have to be measured."""
-    if config.executor.costs != "profile":
+    if config.executor.costs != PROFILE:
         return config
     return config.model_copy(update={"executor": config.executor.model_copy(update={"costs": instead})})
 
@@ -221,7 +224,7 @@ def _costs(config: RunConfig, components: Components, supernet: Supernet, splits
     name = config.executor.costs
     if name == "uniform":
         return CostTable.uniform(len(supernet))
-    if name == "profile":
+    if name == PROFILE:
         # Measuring trains, and whoever trains plans.
         from naspipe.training.profiling import profile_costs
 

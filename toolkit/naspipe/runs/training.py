@@ -6,13 +6,13 @@ from naspipe.components import build_components
 from naspipe.config.schema import RunConfig
 from naspipe.files import JsonLines, save_tensors, writing
 from naspipe.pipeline.planfile import write_plan
-from naspipe.planning import prepare_planning
+from naspipe.planning import PROFILE, prepare_planning
 from naspipe.runs.folder import RunFolder
 from naspipe.runs.progress import Progress, Watch
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Splits
 from naspipe.training.loop import SubnetRecord
-from naspipe.training.profiling import PROFILE, settle_costs
+from naspipe.training.profiling import settle_costs
 from naspipe.training.recorder import Recorder, Row, trace_of
 from naspipe.training.setup import prepare_trainer
 

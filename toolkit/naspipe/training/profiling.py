@@ -23,16 +23,13 @@ from naspipe.errors import NaspipeWarning
 from naspipe.pipeline.action import Kind
 from naspipe.pipeline.costs import BlockCosts, CostTable
 from naspipe.pipeline.scenario import Layout
-from naspipe.planning import Planning
+from naspipe.planning import PROFILE, Planning
 from naspipe.search.sampler import Sampler
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Splits
 from naspipe.training.determinism import deterministic
 from naspipe.training.loop import SupernetTrainer
 from naspipe.training.recorder import Recorder
-
-PROFILE = "profile"
-"""The value of ``executor.costs`` that asks for a measurement."""
 
 MEASURED = 3
 """How often each option is run and measured; before that, each is run once to warm up."""

@@ -28,6 +28,7 @@ def lead(task: StageTask) -> list[StageResult]:
     Raises:
         TrainingError: This stage failed, or another one did and is missed.
     """
+    end_with(os.getppid())
     store = _store()
     store.set(TASK, json.dumps(task._asdict()))
     return _train(task, store)
@@ -39,6 +40,8 @@ def follow() -> None:
     Raises:
         TrainingError: This stage failed, or another one did and is missed.
     """
+    # From now on: torchrun may be killed while this process still waits.
+    end_with(os.getppid())
     store = _store()
     store.wait([TASK], PATIENCE)
     _train(StageTask(**json.loads(store.get(TASK))), store)
@@ -50,5 +53,4 @@ def _store() -> Store:
 
 
 def _train(task: StageTask, store: Store) -> list[StageResult]:
-    end_with(os.getppid())
     return train_stage(task, PrefixStore("naspipe/training", store))
