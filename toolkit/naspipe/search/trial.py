@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ def costs_of(trial: Trial, objectives: Sequence[Objective]) -> tuple[float, ...]
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     """Tell whether costs are at most as high in every objective and lower in one."""
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+    return one != other and all(map(operator.le, one, other))
 
 
 def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
