@@ -139,7 +139,7 @@ class JsonLines:
         self._path = path
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            _mend(path)
+            mend_lines(path)
             self._file = path.open("a", encoding="utf-8")
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -165,8 +165,8 @@ class JsonLines:
             self._file.close()
 
 
-def _mend(path: Path) -> None:
-    """Let a file of lines end with a whole line."""
+def mend_lines(path: Path) -> None:
+    """Let a file of JSON lines end with a whole line: a last one that was broken off is cut off."""
     body = path.read_bytes().rstrip(b"\n") if path.exists() else b""
     if not body:
         return

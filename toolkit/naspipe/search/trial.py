@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,22 +66,31 @@ class Trial:
         return cls(line.trial, architecture, line.metrics, line.reason)
 
 
+def complete_trials(trials: Sequence[Trial]) -> list[Trial]:
+    """Return those that did not fail, in their order."""
+    return [trial for trial in trials if trial.reason is None]
+
+
+def costs_of(trial: Trial, objectives: Sequence[Objective]) -> tuple[float, ...]:
+    """Return the objectives' values of a complete trial with their signs such that less is better."""
+    return tuple(objective.cost(trial.metrics[objective.name]) for objective in objectives)
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Tell whether costs are at most as high in every objective and lower in one."""
+    return one != other and all(map(operator.le, one, other))
+
+
 def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
     """Return the trials that no other is better than, best by the first objective first.
 
     A trial is on the front if no other is at least as good in every objective and better in one. Equal
     trials are both on it; the earlier comes first.
     """
-
-    def costs(trial: Trial) -> tuple[float, ...]:
-        values = trial.values(objectives)
-        assert values is not None
-        return tuple(o.cost(value) for o, value in zip(objectives, values, strict=True))
-
-    complete = [trial for trial in trials if trial.reason is None]
-    ranked = sorted((costs(trial), trial.index, trial) for trial in complete)
-    return [
-        trial
-        for own, _, trial in ranked
-        if not any(other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other, _, _ in ranked)
-    ]
+    front: list[tuple[tuple[float, ...], Trial]] = []
+    for trial in sorted(complete_trials(trials), key=lambda trial: (costs_of(trial, objectives), trial.index)):
+        # In this order only earlier trials dominate, and one of those on the front does if any does.
+        costs = costs_of(trial, objectives)
+        if not any(dominates(other, costs) for other, _ in front):
+            front.append((costs, trial))
+    return [trial for _, trial in front]

@@ -97,7 +97,7 @@ class SearchSpace(ABC):
 
     def format(self, architecture: Architecture) -> str:
         """Return the text that people read; override together with ``parse``."""
-        return " ".join(f"{name}={_format_option(option)}" for name, option in architecture.items())
+        return " ".join(f"{name}={format_option(option)}" for name, option in architecture.items())
 
     def parse(self, text: str) -> Architecture:
         """Read an architecture from its JSON; a space with a text form of its own reads that too.
@@ -109,7 +109,7 @@ class SearchSpace(ABC):
 
     def graph(self, architecture: Architecture) -> ArchitectureGraph:
         """Return what a report draws: by default a chain of the decisions' options."""
-        return chain_graph([(name, _format_option(option)) for name, option in architecture.items()])
+        return chain_graph([(name, format_option(option)) for name, option in architecture.items()])
 
     def decision(self, name: str) -> Decision:
         """Return a decision by its name.
@@ -245,5 +245,6 @@ def exists(decision: Decision, chosen: Mapping[str, Option]) -> bool:
     return decision.parent in chosen and chosen[decision.parent] in decision.parent_options
 
 
-def _format_option(option: Option) -> str:
+def format_option(option: Option) -> str:
+    """Return an option as people read it."""
     return option if isinstance(option, str) else repr(as_option(option))

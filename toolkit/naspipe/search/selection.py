@@ -1,0 +1,117 @@
+"""Selection: which of a search's trials to take, by fronts, by one objective, or at the knee."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from naspipe.errors import InputError
+from naspipe.search.objective import Objective
+from naspipe.search.trial import Trial, complete_trials, costs_of, dominates
+from naspipe.suggestions import listing, nearest
+
+KNEE = "knee"
+"""What ``pick_trials`` calls the knee of the Pareto front."""
+
+
+def sort_into_fronts(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[list[Trial]]:
+    """Return the complete trials in fronts: the Pareto front, then that of the rest, and so on.
+
+    Within a front the best by the first objective comes first, of equal trials the earlier. With one
+    objective a front holds the trials of one value.
+
+    Source: the binary search of Zhang et al., "An Efficient Approach to Nondominated Sorting for
+    Evolutionary Multiobjective Optimization", IEEE Transactions on Evolutionary Computation 19, 2015.
+    """
+    fronts: list[_Front] = []
+    for trial in sorted(complete_trials(trials), key=lambda trial: (costs_of(trial, objectives), trial.index)):
+        costs = costs_of(trial, objectives)
+        place = _first_open(fronts, costs)
+        if place == len(fronts):
+            fronts.append([])
+        fronts[place].append((costs, trial))
+    return [[trial for _, trial in front] for front in fronts]
+
+
+_Front = list[tuple[tuple[float, ...], Trial]]
+
+
+def _first_open(fronts: Sequence[_Front], costs: tuple[float, ...]) -> int:
+    """Return the place of the first front in which nothing dominates ``costs``, the last by value so far."""
+    # Whatever dominates came earlier; and what is dominated in one front is dominated in all before it.
+    return bisect_left(fronts, True, key=lambda front: not any(dominates(other, costs) for other, _ in reversed(front)))
+
+
+def best_trials(trials: Sequence[Trial], objectives: Sequence[Objective], count: int) -> list[Trial]:
+    """Return the best complete trials: front by front, within a front by the first objective.
+
+    Args:
+        trials: Of a search; failed ones are passed over.
+        objectives: What was optimised.
+        count: How many; there are fewer if fewer are complete.
+
+    Raises:
+        InputError: ``count`` is less than one.
+    """
+    if count < 1:
+        raise InputError(f"the number of best trials must be at least 1, but is {count}.")
+    return [trial for front in sort_into_fronts(trials, objectives) for trial in front][:count]
+
+
+def rank_by_knee(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
+    """Return the Pareto front, its knee first: where giving up a little of one objective stops to buy much of others.
+
+    Every objective is scaled to 0 (its best value on the front) to 1 (its worst there). The knee is the trial
+    farthest from the line through the front's two ends, on the side of the ideal point (0, 0); with more
+    objectives, from the plane through the worst ends of the axes. That is the trial with the least sum of
+    scaled objectives, and by this sum the others follow; of equal ones the better in the first objective.
+
+    Sources: Das, "On characterizing the knee of the Pareto curve based on Normal-Boundary Intersection",
+    Structural Optimization 18, 1999; for the sum, Chiu, Yen and Juan, "Minimum Manhattan Distance Approach to
+    Multiple Criteria Decision Making in Multiobjective Optimization Problems", IEEE Transactions on Evolutionary
+    Computation 20, 2016.
+
+    Raises:
+        InputError: There is one objective only: its front has no knee.
+    """
+    if len(objectives) < 2:
+        raise InputError(
+            f"a knee is a trade-off between objectives, but there is one only. Pick the best in {objectives[0].name!r}."
+        )
+    fronts = sort_into_fronts(trials, objectives)
+    if not fronts:
+        return []
+    front = fronts[0]
+    columns = list(zip(*(costs_of(trial, objectives) for trial in front), strict=True))
+    sums = [0.0] * len(front)
+    for column in columns:
+        low, high = min(column), max(column)
+        if high > low:
+            sums = [total + (cost - low) / (high - low) for total, cost in zip(sums, column, strict=True)]
+    order = sorted(range(len(front)), key=sums.__getitem__)
+    return [front[place] for place in order]
+
+
+def pick_trials(trials: Sequence[Trial], objectives: Sequence[Objective], pick: str, count: int = 1) -> list[Trial]:
+    """Return the first trials by one objective, or the knee of the Pareto front and those nearest to being it.
+
+    Args:
+        trials: Of a search; failed ones are passed over.
+        objectives: What was optimised.
+        pick: "knee", or an objective's name.
+        count: How many; there are fewer if fewer are complete, or on the front.
+
+    Raises:
+        InputError: There is no such objective, no knee, or ``count`` is less than one.
+    """
+    ranked = best_trials(trials, objectives, max(1, len(trials)))
+    if count < 1:
+        raise InputError(f"the number of picked trials must be at least 1, but is {count}.")
+    if pick == KNEE:
+        return rank_by_knee(ranked, objectives)[:count]
+    names = [objective.name for objective in objectives]
+    if pick not in names:
+        known = [*names, KNEE] if len(names) > 1 else names
+        raise InputError(f"there is no objective {pick!r} to pick by.{nearest(pick, known)} There is {listing(known)}.")
+    objective = objectives[names.index(pick)]
+    return sorted(ranked, key=lambda trial: objective.cost(trial.metrics[pick]))[:count]
