@@ -65,21 +65,34 @@ def parse_conditions(texts: Iterable[str], metrics: Iterable[str]) -> list[Condi
     return [_parse(part, text, known) for text in texts for part in re.split(r",|\s+and\s+", text)]
 
 
-def _parse(part: str, text: str, known: Sequence[str]) -> Condition:
-    match = _CONDITION.fullmatch(part)
+def parse_condition(text: str) -> Condition:
+    """Read one condition, whatever metric it names.
+
+    Raises:
+        InputError: It is none.
+    """
+    match = _CONDITION.fullmatch(text)
     if match is None or not _NUMBER.fullmatch(match[3]):
-        within = f" in {text!r}" if part != text else ""
         raise InputError(
             f"a condition must compare a metric with a number by {listing(COMPARISONS)}, as in parameters<1e6, but "
-            f"got {part.strip()!r}{within}. Join conditions by a comma or 'and'; write thousands without commas. "
-            f"The metrics are {listing(known)}."
+            f"got {text.strip()!r}."
         )
-    name, sign, bound = match[1], match[2], float(match[3])
+    bound = float(match[3])
     if not math.isfinite(bound):
         raise InputError(f"a condition must compare with a finite number, but {match[3]} in {text!r} is too large.")
+    return Condition(match[1], match[2], bound)
+
+
+def _parse(part: str, text: str, known: Sequence[str]) -> Condition:
+    try:
+        condition = parse_condition(part)
+    except InputError as error:
+        within = f" It is part of {text!r}: join conditions by a comma or 'and'." if part != text else ""
+        raise InputError(f"{error}{within} Write thousands without commas. The metrics are {listing(known)}.") from None
+    name = condition.metric
     if name not in known:
         raise InputError(f"there is no metric {name!r}.{nearest(name, known)} The metrics are {listing(known)}.")
-    return Condition(name, sign, bound)
+    return condition
 
 
 def metrics_of(trials: Sequence[Trial]) -> list[str]:
