@@ -22,6 +22,7 @@ from naspipe.executors.sequential import Sequential
 from naspipe.pipeline.abstract import AbstractSpace
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.contract import CAUSAL, Contract
+from naspipe.pipeline.gate import Gate, Passage
 from naspipe.pipeline.in_flight import least_bubble, needed_in_flight, stage_costs
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.planner import Planner
@@ -92,6 +93,40 @@ def test_every_plan_keeps_its_own_contract_and_the_bound(drawn: tuple[Scenario, 
     units = scenario.count * scenario.microbatches * layout.stages * layout.segments
     assert sum(len(row) for row in plan.actions) == 2 * units + units // scenario.microbatches
     assert plan.work == sum(row.busy for row in stage_statistics(plan))
+
+
+@settings(deadline=None, max_examples=300)
+@given(scenarios(), st.sets(st.integers(1, 13)))
+def test_a_gate_drains_the_pipeline_and_what_follows_can_be_planned_alone(
+    drawn: tuple[Scenario, Layout, str], places: set[int]
+) -> None:
+    scenario, layout, name = drawn
+    executor = EXECUTORS[name]()
+    bulk = 3 if name == "gpipe bulk 3" else 1
+    if name == "pipedream":
+        return  # Its pattern has no place to drain.
+    cuts = sorted(place * bulk for place in places if place * bulk < scenario.count)
+    plan = scenario.plan(executor, layout, name, opened_at(cuts))
+    assert find_violations(plan) == []
+    for cut in cuts:
+        ended = max(planned.end for planned in plan.in_time() if planned.action.subnet < cut)
+        assert all(planned.start >= ended for planned in plan.in_time() if planned.action.subnet >= cut)
+    if cuts:
+        last = cuts[-1]
+        rest = list(scenario.planner(executor, layout, first=last).run())
+        whole = list(scenario.planner(executor, layout, gate=opened_at(cuts)).run())
+        behind = [planned for planned in whole if planned.action.subnet >= last]
+        assert [planned.action for planned in rest] == [planned.action for planned in behind]
+        assert {planned.start - first.start for planned, first in zip(behind, rest, strict=True)} == {behind[0].start}
+        stopped = scenario.planner(executor, layout, gate=opened_at(cuts[:-1], last)).run()
+        assert list(stopped) == whole[: len(whole) - len(behind)]
+
+
+def opened_at(cuts: Sequence[int], end: int | None = None) -> Gate:
+    def gate(subnet: int) -> Passage:
+        return Passage.END if subnet == end else Passage.DRAINED if subnet in cuts else Passage.OPEN
+
+    return gate
 
 
 def repeated(*subnets: Sequence[Sequence[int]]) -> Callable[[], Iterator[SubnetShape]]:

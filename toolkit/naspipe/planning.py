@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from naspipe.environment import torchrun_processes
 from naspipe.errors import InputError, NaspipeWarning, SpaceError
 from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.pipeline.costs import CostTable, scaled_table
+from naspipe.pipeline.gate import Gate, open_gate
 from naspipe.pipeline.in_flight import least_bubble, needed_in_flight, stage_costs
 from naspipe.pipeline.partition import Cuts
 from naspipe.pipeline.plan import Plan
@@ -80,13 +82,15 @@ class Planning:
         sampler: Sampler = cls(**plugin_arguments(cls, section.parameters))
         return sampler
 
-    def _draw(self, sampler: Sampler) -> Iterator[SubnetShape]:
+    def _draw(self, sampler: Sampler, first: int = 0, state: dict[str, Any] | None = None) -> Iterator[SubnetShape]:
         space = self.components.space
         with warnings.catch_warnings():
             # What a sampler warns of has been said when the configuration was checked.
             warnings.simplefilter("ignore", NaspipeWarning)
             sampler.start(space, self.config.seed)
-        for index in itertools.count():
+        if state is not None:
+            sampler.restore(state)
+        for index in itertools.count(first):
             yield self.describe(sampler, index)
 
     def describe(self, sampler: Sampler, index: int) -> SubnetShape:
@@ -106,26 +110,36 @@ class Planning:
         section = self.config.executor
         return Layout(section.stages if stages is None else stages, section.segments, section.partition, section.window)
 
-    def planner(self) -> tuple[Planner, Cuts]:
-        """Return a planner of the whole run that has not run yet, and the partition of all its subnets.
+    def planner(
+        self, first: int = 0, sampler_state: dict[str, Any] | None = None, gate: Gate = open_gate
+    ) -> tuple[Planner, Cuts]:
+        """Return a planner of the run that has not run yet, and the partition of all its subnets.
+
+        Args:
+            first: The first subnet to train.
+            sampler_state: State of the sampler there; needed unless that is the first of all.
+            gate: Says which subnets are admitted only when all before them have been updated.
 
         Raises:
             InputError: More stages than blocks, or what the executor does not support.
         """
         scenario, layout = self.scenario(), self.layout()
-        return scenario.planner(self.components.executor, layout), scenario.cuts(layout)
+        subnets = self._draw(self.make_sampler(), first, sampler_state)
+        return scenario.planner(self.components.executor, layout, first, subnets, gate), scenario.cuts(layout)
 
-    def plan(self, count: int | None = None, stages: int | None = None) -> Plan:
+    def plan(self, count: int | None = None, stages: int | None = None, gate: Gate = open_gate) -> Plan:
         """Return the plan of a run.
 
         Args:
             count: Number of subnets; by default the configuration's.
             stages: Pipeline stages; by default the configuration's.
+            gate: Says which subnets are admitted only when all before them have been updated.
 
         Raises:
             InputError: More stages than blocks, or what the executor does not support.
         """
-        return self.scenario(count).plan(self.components.executor, self.layout(stages), self.config.executor.name)
+        executor, name = self.components.executor, self.config.executor.name
+        return self.scenario(count).plan(executor, self.layout(stages), name, gate)
 
     def warn(self) -> None:
         """Warn if too few subnets may be in flight for the stages."""

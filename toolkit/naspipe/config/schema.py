@@ -88,6 +88,16 @@ class TrainingConfig(OptimizationConfig):
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="Device of every phase of the run.")
 
 
+class CheckpointConfig(Section):
+    """When supernet training writes what it can be resumed from."""
+
+    every: PositiveInt | None = Field(default=500, description="Subnets between two checkpoints, or null.")
+    minutes: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Minutes after which one is due in any case, or null."
+    )
+    keep: PositiveInt = Field(default=2, description="Checkpoints that are kept.")
+
+
 class ExecutorConfig(Section):
     """How the work is laid out on devices; within one contract it changes no bit of the result."""
 
@@ -117,6 +127,12 @@ class ExecutorConfig(Section):
     )
     timeout: PositiveInt = Field(
         default=300, description="Seconds after which a process that waits for another gives up."
+    )
+    checkpoint: CheckpointConfig = Field(
+        default=CheckpointConfig(), description="When training writes what it can be resumed from."
+    )
+    restarts: NaturalInt = Field(
+        default=0, description="Times that training in several processes goes on by itself after one has failed."
     )
     options: dict[str, Any] = Field(default={}, description="The executor's own parameters.")
 

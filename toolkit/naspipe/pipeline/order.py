@@ -17,14 +17,16 @@ from naspipe.pipeline.partition import Cuts
 class UpdateOrder:
     """Counts, for each place, the subnets that have been updated there without a gap."""
 
-    def __init__(self, contract: Contract, delay: int | None, always_active: Iterable[int]) -> None:
-        """Start with no update.
+    def __init__(self, contract: Contract, delay: int | None, always_active: Iterable[int], first: int = 0) -> None:
+        """Start with the updates of all subnets below ``first``.
 
         Args:
             contract: Gives the horizon.
             delay: The delay D of always-active layers; None if there are none.
             always_active: The blocks that have an always-active layer.
+            first: The first subnet that is registered.
         """
+        self._first = first
         self._contract = contract
         self._delay = delay
         self._always_active = sorted(always_active)
@@ -41,11 +43,11 @@ class UpdateOrder:
             due = flight.index - self._delay
         else:
             return
-        if due <= 0:
+        if due <= self._first:
             return
         for part, places in enumerate(self._places_of(flight.cuts)):
             for place in places:
-                if self._reached.get(place, 0) < due:
+                if self._reached.get(place, self._first) < due:
                     flight.waits[part] += 1
                     self._waiting.setdefault(place, {}).setdefault(due, []).append((flight, part))
 
@@ -53,7 +55,7 @@ class UpdateOrder:
         """Note the end of a part's update; return the parts that no longer wait here, one entry a wait."""
         released: list[tuple[Flight, int]] = []
         for place in self._places_of(flight.cuts)[part]:
-            reached = self._reached.get(place, 0)
+            reached = self._reached.get(place, self._first)
             early = self._early.setdefault(place, set())
             early.add(flight.index)
             waiting = self._waiting.get(place, {})

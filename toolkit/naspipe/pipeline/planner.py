@@ -19,6 +19,7 @@ from naspipe.executors.executor import Executor, PipelineShape, StageView
 from naspipe.pipeline.action import Action, Kind, PlannedAction
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.flight import Costs, Flight, sum_costs
+from naspipe.pipeline.gate import Gate, Passage, open_gate
 from naspipe.pipeline.order import UpdateOrder
 from naspipe.pipeline.partition import Cuts
 from naspipe.pipeline.subnet import SubnetShape
@@ -41,17 +42,21 @@ class Planner:
         always_active: Iterable[int] = (),
         window: int | None = None,
         latency: int = 0,
+        first: int = 0,
+        gate: Gate = open_gate,
     ) -> None:
         """Prepare a plan; no subnet is pulled yet.
 
         Args:
             executor: Whose policy chooses.
             shape: Stages, segments, micro-batches, subnets and delay.
-            subnets: At least ``shape.subnets`` of them, in order; pulled one by one.
+            subnets: At least ``shape.subnets`` of them, less those before ``first``, in order; pulled one by one.
             partition: Gives each subnet's cuts into stages * segments parts.
             always_active: The blocks that have an always-active layer.
             window: Subnets in flight at most; by default the executor says.
             latency: Ticks that a message takes from stage to stage.
+            first: The first subnet to train; all before it have been updated. A multiple of the bulk of *flush*.
+            gate: Asked once for each later subnet, before it is admitted, whether all before it must be updated first.
 
         Raises:
             InputError: Segments or a delay that the executor does not support.
@@ -67,9 +72,11 @@ class Planner:
         self._window = executor.window(shape) if window is None else window
         self._latency = latency
         self._flights: dict[int, Flight] = {}
-        self._admitted = 0
+        self._admitted = first
+        self._gate = gate
+        self._asked, self._verdict = first, Passage.OPEN
         self._last_user: dict[int, dict[str, int]] = {}
-        self._order = UpdateOrder(self.contract, shape.delay, always_active)
+        self._order = UpdateOrder(self.contract, shape.delay, always_active, first)
         self._heap: list[tuple[int, int, int, int, int, int]] = []
         self._ready: list[list[Action]] = [[] for _ in range(shape.stages)]
         self._due_updates: list[list[tuple[Flight, int]]] = [[] for _ in range(shape.stages)]
@@ -77,7 +84,10 @@ class Planner:
         self._changed: list[int] = []
         self._is_changed = [False] * shape.stages
         self._waiting_updates: dict[tuple[int, int], list[Flight]] = {}
-        self._views = [StageView(stage, shape, self._chain, self._work_per_stage) for stage in range(shape.stages)]
+        done = first * shape.microbatches * shape.segments
+        self._views = [
+            StageView(stage, shape, self._chain, self._work_per_stage, done, done) for stage in range(shape.stages)
+        ]
         self._out: list[PlannedAction] = []
         self._messages = 0
         self._work = 0
@@ -109,6 +119,13 @@ class Planner:
         """Admit subnets while the window allows it."""
         while len(self._flights) < self._window and self._admitted < self._count:
             index = self._admitted
+            if index != self._asked:
+                self._asked, self._verdict = index, self._gate(index)
+            if self._verdict is Passage.END:
+                self._count = index
+                return
+            if self._verdict is Passage.DRAINED and self._flights:
+                return
             self._admitted += 1
             shape = next(self._source)
             cuts = self.partition(shape)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from naspipe.errors import InputError
 from naspipe.executors.executor import Executor, PipelineShape
+from naspipe.pipeline.gate import Gate, open_gate
 from naspipe.pipeline.partition import Cuts, balanced_cuts, explicit_cuts, segment_cuts
 from naspipe.pipeline.plan import Plan, make_plan
 from naspipe.pipeline.planner import Planner
@@ -72,8 +73,22 @@ class Scenario:
         ]
         return tuple(map(sum, zip(*drawn, strict=True)))
 
-    def planner(self, executor: Executor, layout: Layout) -> Planner:
+    def planner(
+        self,
+        executor: Executor,
+        layout: Layout,
+        first: int = 0,
+        subnets: Iterator[SubnetShape] | None = None,
+        gate: Gate = open_gate,
+    ) -> Planner:
         """Return a planner that has not run yet.
+
+        Args:
+            executor: Whose policy chooses.
+            layout: Stages, segments, partition and window.
+            first: The first subnet to train.
+            subnets: The subnets from there on; by default ``draw`` gives them.
+            gate: As for the planner.
 
         Raises:
             InputError: More stages than blocks, a partition that does not fit, or a delay or segments that
@@ -89,26 +104,29 @@ class Scenario:
         return Planner(
             executor,
             shape,
-            self.draw(),
+            itertools.islice(self.draw(), first, None) if subnets is None else subnets,
             self._partition(layout),
             always_active=self.always_active,
             window=layout.window,
             latency=layout.latency,
+            first=first,
+            gate=gate,
         )
 
-    def plan(self, executor: Executor, layout: Layout, name: str = "") -> Plan:
+    def plan(self, executor: Executor, layout: Layout, name: str = "", gate: Gate = open_gate) -> Plan:
         """Return the whole plan.
 
         Args:
             executor: Whose policy chooses.
             layout: Stages, segments, partition and window.
             name: What the plan calls the executor.
+            gate: As for the planner.
 
         Raises:
             InputError: As ``planner``.
             NaspipeError: The policy chose an action that is not ready, or waits for ever.
         """
-        return make_plan(self.planner(executor, layout), self.draw(), name)
+        return make_plan(self.planner(executor, layout, gate=gate), self.draw(), name)
 
     def cuts(self, layout: Layout) -> Cuts:
         """Return the partition into stages * segments parts that all subnets share.

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from naspipe.errors import TrainingError
+from naspipe.records import Record
 from naspipe.supernet.supernet import LayerParameters
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -31,6 +33,33 @@ class Reading:
 
     version: int
     tensors: dict[str, Tensor]
+
+
+class LayerFacts(Record):
+    """What a checkpoint says of a layer beside its tensors.
+
+    Attributes:
+        version: The number of updates that it has seen.
+        stepped: Whether it has an optimizer, which the first update makes.
+        numbers: What of the optimizer's state is no tensor, by ``PARAMETER/KEY``.
+    """
+
+    version: int
+    stepped: bool
+    numbers: dict[str, float]
+
+
+class LayerState(NamedTuple):
+    """What a layer is between two subnets.
+
+    Attributes:
+        tensors: Weights, versions kept for later subnets, and the optimizer's state, by ``weights/PATH``,
+            ``kept/VERSION/PATH`` and ``optimizer/PARAMETER/KEY``. They are the layer's own: copy or write them at once.
+        facts: The rest.
+    """
+
+    tensors: dict[str, Tensor]
+    facts: LayerFacts
 
 
 class Layer:
@@ -135,6 +164,68 @@ class Layer:
         self._pending[subnet] = (gradients, lr)
         while self.version in self._pending:
             self._step(*self._pending.pop(self.version))
+
+    def state(self) -> LayerState:
+        """Return what later subnets depend on; no subnet may be in flight."""
+        assert not self._readers, "a layer is saved between subnets"
+        assert not self._pending, "a layer is saved between subnets"
+        tensors = {f"weights/{path}": p.detach() for path, p in self.spec.parameters.items()}
+        for version, kept in self._kept.items():
+            # What is not trained is the same in every version.
+            tensors.update({f"kept/{version}/{path}": tensor for path, tensor in self._trained_of(kept)})
+        numbers: dict[str, float] = {}
+        if self.optimizer is not None:
+            for parameter, state in self.optimizer.state_dict()["state"].items():
+                for key, value in state.items():
+                    if isinstance(value, Tensor):
+                        tensors[f"optimizer/{parameter}/{key}"] = value
+                    elif value is not None:
+                        numbers[f"{parameter}/{key}"] = value
+        return LayerState(
+            tensors, LayerFacts(version=self.version, stepped=self.optimizer is not None, numbers=numbers)
+        )
+
+    def restore(self, state: LayerState) -> None:
+        """Go on where another layer was; call it before any read.
+
+        Args:
+            state: What ``state`` returned there; its tensors may be anywhere.
+        """
+        facts = state.facts
+        self.version = facts.version
+        kept: dict[int, dict[str, Tensor]] = {}
+        optimizer: dict[int, dict[str, Any]] = {}
+        with torch.no_grad():
+            for name, tensor in state.tensors.items():
+                what, _, rest = name.partition("/")
+                if what == "weights":
+                    self.spec.parameters[rest].copy_(tensor)
+                elif what == "kept":
+                    version, _, path = rest.partition("/")
+                    kept.setdefault(int(version), {})[path] = tensor.to(self.spec.parameters[path].device)
+                else:
+                    parameter, _, key = rest.partition("/")
+                    optimizer.setdefault(int(parameter), {})[key] = tensor
+        for name, number in facts.numbers.items():
+            parameter, _, key = name.partition("/")
+            optimizer.setdefault(int(parameter), {})[key] = number
+        for number, tensors in kept.items():
+            current = zip(self.spec.parameters, self._current, strict=True)
+            self._kept[number] = [tensors.get(path, tensor) for path, tensor in current]
+        if self._delay is not None and 0 < self.version <= self._delay:
+            # Version 0 is read by all subnets up to the delay, of which these have done so.
+            self._unread[0] = self._delay + 1 - self.version
+        if facts.stepped:
+            self.optimizer = self._make_optimizer(self._trained)
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict({"state": optimizer, "param_groups": groups})
+
+    def _trained_of(self, tensors: list[Tensor]) -> list[tuple[str, Tensor]]:
+        return [
+            (path, tensor)
+            for (path, parameter), tensor in zip(self.spec.parameters.items(), tensors, strict=True)
+            if parameter.requires_grad
+        ]
 
     def _step(self, gradients: list[Tensor | None], lr: float) -> None:
         """Make the next version."""

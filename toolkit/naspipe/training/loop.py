@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import itertools
 import math
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -71,6 +72,18 @@ class SubnetRecord:
     lr: float
 
 
+class Cut(NamedTuple):
+    """A place at which a plan is cut in two.
+
+    Attributes:
+        subnet: The first subnet behind it.
+        sampler: The sampler's state before it draws that.
+    """
+
+    subnet: int
+    sampler: dict[str, Any]
+
+
 @dataclass
 class _Subnet:
     """A subnet in flight."""
@@ -105,6 +118,8 @@ class SupernetTrainer:
         connect: Connect = lambda signature: InProcess(),
         meta: Supernet | None = None,
         recompute: bool = False,
+        first: int = 0,
+        is_cut: Callable[[int], bool] = lambda subnet: False,
     ) -> None:
         """Prepare the training; nothing is computed yet.
 
@@ -112,7 +127,8 @@ class SupernetTrainer:
             supernet: Trained in place, on ``config.device``.
             task: Gives loss and weight.
             data: The training split.
-            sampler: Says which subnet comes next; it has been started, and draws what the planner's draws.
+            sampler: Says which subnet comes next; it has been started, and draws what the planner's draws, from
+                ``first`` on.
             planner: Says which action comes next; it has not run.
             cuts: The partition into parts, the same for all subnets.
             config: The settings.
@@ -121,6 +137,8 @@ class SupernetTrainer:
             connect: Makes the transport, given what tells the signature of an action's result.
             meta: The supernet on the meta device; needed by transports between processes.
             recompute: Run blocks again in their backward instead of keeping what they computed.
+            first: The first subnet to train; the planner's too.
+            is_cut: Tells whether the plan, as far as it has come, updates everything before a subnet first.
 
         Raises:
             InputError: A batch would have fewer samples than micro-batches.
@@ -166,7 +184,11 @@ class SupernetTrainer:
         self._transport = connect(self._signature)
         # What has been planned and drawn so far, by which processes know that they do the same.
         self._plan = hashlib.blake2b(digest_size=STAMP_BYTES)
-        self._drawn = 0
+        self._drawn = first
+        self._first = first
+        self._is_cut = is_cut
+        # The sampler's state at the subnets before which the plan is cut, in order, until they are reached.
+        self._cuts_ahead: deque[Cut] = deque()
         self._subnets: dict[int, _Subnet] = {}
 
     def own_layers(self) -> Iterator[Layer]:
@@ -175,30 +197,50 @@ class SupernetTrainer:
             for block in self.layers[self._cuts[number] : self._cuts[number + 1]]:
                 yield from block.values()
 
-    def run(self, on_subnet: Callable[[SubnetRecord], None], recorder: Recorder | None = None) -> None:
-        """Train all subnets.
+    def run(
+        self,
+        on_subnet: Callable[[SubnetRecord], None],
+        recorder: Recorder | None = None,
+        on_cut: Callable[[Cut], None] = lambda cut: None,
+    ) -> int:
+        """Train all subnets that are planned.
 
         Args:
             on_subnet: Called for each subnet in order, once it has been trained; in the process of the last
                 stage, which knows the loss.
             recorder: Notes what each action here took and saw, or None.
+            on_cut: Called where the plan is cut: all subnets before have been updated here, and no other has begun.
+
+        Returns:
+            The number of subnets that have been trained, those before the first included.
 
         Raises:
             TrainingError: A loss was not finite, or a block failed.
         """
         # Subnets may end out of order; whoever listens gets them in order.
         ended: dict[int, SubnetRecord] = {}
-        reported = 0
+        reported = self._first
         for planned in self._announced():
             action = planned.action
             if self._part_of(action) not in self._parts:
                 continue
+            while self._cuts_ahead and action.subnet >= self._cuts_ahead[0].subnet:
+                on_cut(self._cuts_ahead.popleft())
             with self._naming(action):
                 self._perform(planned, ended, recorder or _NO_RECORDER)
             while reported in ended:
                 on_subnet(ended.pop(reported))
                 reported += 1
         self._transport.finish()
+        if self._is_cut(self._drawn):
+            self._note_cut()
+        while self._cuts_ahead:
+            on_cut(self._cuts_ahead.popleft())
+        return self._drawn
+
+    def _note_cut(self) -> None:
+        """Keep what a checkpoint needs to know of the sampler."""
+        self._cuts_ahead.append(Cut(self._drawn, copy.deepcopy(self._sampler.state())))
 
     def _announced(self) -> Iterator[PlannedAction]:
         """Yield the plan's actions, each some time after the transport has learnt of it."""
@@ -241,6 +283,8 @@ class SupernetTrainer:
     def _draw_up_to(self, index: int) -> None:
         """Draw subnets in order; a later one may be the first to start."""
         while self._drawn <= index:
+            if self._is_cut(self._drawn):
+                self._note_cut()
             try:
                 architecture = self._supernet.space.architecture(self._sampler.draw(self._drawn))
                 used = self._supernet.used_layers(architecture)

@@ -15,10 +15,13 @@ from naspipe.components import Components
 from naspipe.config.schema import RunConfig
 from naspipe.errors import SpaceError
 from naspipe.files import digest_tensors
+from naspipe.pipeline.gate import open_gate
 from naspipe.pipeline.partition import Cuts
 from naspipe.planning import prepare_planning
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Splits
+from naspipe.training.checkpoint import Checkpoint
+from naspipe.training.gatekeeper import Gatekeeper
 from naspipe.training.layers import Layer
 from naspipe.training.loop import Connect, SupernetTrainer
 from naspipe.training.transport import InProcess
@@ -46,6 +49,8 @@ def prepare_trainer(
     supernet: Supernet | None = None,
     stage: int | None = None,
     connect: Connect = lambda signature: InProcess(),
+    checkpoint: Checkpoint | None = None,
+    gatekeeper: Gatekeeper | None = None,
 ) -> Prepared:
     """Make a trainer.
 
@@ -56,18 +61,25 @@ def prepare_trainer(
         supernet: Untrained; by default a new one.
         stage: The stage that is in this process, or None: all are.
         connect: Makes the transport.
+        checkpoint: Where to go on, or None: at the beginning.
+        gatekeeper: Says where the training is cut, or None: nowhere.
 
     Raises:
         InputError: The layout does not fit.
     """
     planning = prepare_planning(config, components, splits)
-    planner, cuts = planning.planner()
+    first, state = (0, None) if checkpoint is None else (checkpoint.subnet, checkpoint.sampler)
+    planner, cuts = planning.planner(first, state, gatekeeper or open_gate)
     if supernet is None:
         supernet = _build(config, components, cuts, stage)
     trainer = SupernetTrainer(
         supernet, components.task, splits.train, components.sampler, planner, cuts, config.training, config.seed,
         stage=stage, connect=connect, meta=planning.supernet, recompute=config.executor.recompute,
+        first=first, is_cut=lambda subnet: gatekeeper is not None and subnet in gatekeeper.cuts,
     )  # fmt: skip
+    if checkpoint is not None:
+        components.sampler.restore(checkpoint.sampler)
+        checkpoint.restore(trainer.own_layers())
     return Prepared(trainer, supernet, cuts)
 
 

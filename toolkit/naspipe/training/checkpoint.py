@@ -1,0 +1,238 @@
+"""Checkpoints: what a supernet's training is between two subnets, in files that are whole or not there.
+
+A checkpoint *at index c* holds every layer as the updates of all subnets below c have left it, the older versions that
+later subnets are due, the optimizers' states, and the sampler's state before it draws subnet c. Each process writes its
+layers into a file of its own; the manifest, which names all files with their checksums, is renamed into place last.
+Layers are found by name, so a checkpoint can be loaded by any number of stages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from naspipe.errors import NaspipeWarning, RunError, RunFolderError
+from naspipe.files import read_json, save_tensors, write_json
+from naspipe.records import Record
+from naspipe.training.layers import Layer, LayerFacts, LayerState
+
+TRIES = 3
+"""Times that a write is tried before training ends."""
+
+PAUSE_SECONDS = 1.0
+"""Between two tries."""
+
+MANIFEST = "manifest.json"
+
+
+class _Part(Record):
+    """What one process has written."""
+
+    file: str
+    bytes: int
+    sha256: str
+    layers: dict[str, LayerFacts]
+
+
+class _Manifest(Record):
+    """What a checkpoint consists of."""
+
+    subnet: int
+    sampler: dict[str, Any]
+    parts: list[_Part]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that is whole.
+
+    Attributes:
+        folder: Where it lies.
+        subnet: The index c: subnets below it have been trained.
+        sampler: The sampler's state before it draws subnet c.
+    """
+
+    folder: Path
+    subnet: int
+    sampler: dict[str, Any]
+    _parts: tuple[_Part, ...]
+
+    def restore(self, layers: Iterable[Layer]) -> None:
+        """Let layers go on where these were.
+
+        Raises:
+            RunFolderError: One is missing: the space has changed.
+        """
+        wanted = {_key(layer): layer for layer in layers}
+        for part in self._parts:
+            mine = {key: facts for key, facts in part.layers.items() if key in wanted}
+            if not mine:
+                continue
+            with safe_open(self.folder / part.file, "pt") as file:
+                names: dict[str, list[str]] = {}
+                for name in file.keys():  # noqa: SIM118  # no mapping
+                    key, _, rest = name.partition("//")
+                    names.setdefault(key, []).append(rest)
+                for key, facts in mine.items():
+                    tensors = {rest: file.get_tensor(f"{key}//{rest}") for rest in names.get(key, ())}
+                    wanted.pop(key).restore(LayerState(tensors, facts))
+        if wanted:
+            raise RunFolderError(
+                f"{self.folder} must hold every layer of the supernet, but lacks {len(wanted)}, of which the first is "
+                f"{next(iter(wanted))!r}. Has the search space changed?"
+            )
+
+
+def _key(layer: Layer) -> str:
+    return f"{layer.spec.block}/{layer.spec.name}"
+
+
+class CheckpointFolder:
+    """The checkpoints of one training; several processes may write into it."""
+
+    def __init__(self, root: Path) -> None:
+        """Use a folder; it is made with the first checkpoint."""
+        self.root = root
+
+    def write_part(self, subnet: int, number: int, layers: Iterable[Layer]) -> None:
+        """Write what this process has of a checkpoint; no subnet may be in flight.
+
+        Args:
+            subnet: The index.
+            number: Which part this is.
+            layers: Those of this process.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        states = {_key(layer): layer.state() for layer in layers}
+        tensors = {f"{key}//{name}": t for key, state in states.items() for name, t in state.tensors.items()}
+        path = self._folder(subnet) / f"part{number}.safetensors"
+
+        def write() -> None:
+            save_tensors(path, tensors, {"format": "pt"})
+            _sync(path)
+            part = _Part(
+                file=path.name,
+                bytes=path.stat().st_size,
+                sha256=_sha256(path),
+                layers={key: state.facts for key, state in states.items()},
+            )
+            write_json(path.with_suffix(".json"), part.model_dump())
+
+        _with_retries(write)
+
+    def finish(self, subnet: int, parts: int, sampler: Mapping[str, Any], keep: int) -> None:
+        """Make a checkpoint whole, once every process has written its part; remove older ones.
+
+        Args:
+            subnet: The index.
+            parts: Number of parts.
+            sampler: The sampler's state before it draws the subnet.
+            keep: Checkpoints to keep.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        folder = self._folder(subnet)
+
+        def write() -> None:
+            found = [read_json(folder / f"part{number}.json", _Part.model_validate) for number in range(parts)]
+            manifest = _Manifest(subnet=subnet, sampler=dict(sampler), parts=found)
+            write_json(folder / MANIFEST, manifest.model_dump())
+            _sync(folder / MANIFEST)
+            _sync(folder)
+
+        _with_retries(write)
+        for old in self.indices()[keep:]:
+            self.remove(old)
+
+    def indices(self) -> list[int]:
+        """Return the indices of the checkpoints that have a manifest, the last first."""
+        if not self.root.is_dir():
+            return []
+        found = [path.parent.name for path in self.root.glob(f"*/{MANIFEST}")]
+        return sorted((int(name) for name in found if name.isdigit()), reverse=True)
+
+    def latest(self) -> Checkpoint | None:
+        """Return the last checkpoint that is whole; warn of each that is damaged."""
+        for subnet in self.indices():
+            try:
+                return self.open(subnet)
+            except RunFolderError as error:
+                message = f"{error} An earlier checkpoint is used, if there is one."
+                warnings.warn(message, NaspipeWarning, stacklevel=2)
+        return None
+
+    def open(self, subnet: int) -> Checkpoint:
+        """Return a checkpoint, all of whose bytes have been checked.
+
+        Raises:
+            RunFolderError: It is damaged.
+        """
+        folder = self._folder(subnet)
+        manifest: _Manifest = read_json(folder / MANIFEST, _Manifest.model_validate)
+        for part in manifest.parts:
+            path = folder / part.file
+            try:
+                size = path.stat().st_size
+                if size != part.bytes:
+                    raise ValueError(f"it has {size:,} bytes instead of {part.bytes:,}")
+                if _sha256(path) != part.sha256:
+                    raise ValueError("its checksum is another one than when it was written")
+                with safe_open(path, "pt"):
+                    pass
+            except (OSError, ValueError, SafetensorError) as error:
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+                raise RunFolderError(f"the checkpoint's file {path} is damaged: {reason}.") from error
+        return Checkpoint(folder, manifest.subnet, manifest.sampler, tuple(manifest.parts))
+
+    def remove(self, subnet: int) -> None:
+        """Remove a checkpoint, its manifest first."""
+        (self._folder(subnet) / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self._folder(subnet), ignore_errors=True)
+
+    def remove_all(self) -> None:
+        """Remove every checkpoint, once what they lead to has been saved."""
+        for manifest in self.root.glob(f"*/{MANIFEST}"):
+            manifest.unlink()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _folder(self, subnet: int) -> Path:
+        return self.root / f"{subnet:09d}"
+
+
+def _with_retries(write: Callable[[], None]) -> None:
+    for left in reversed(range(TRIES)):
+        try:
+            write()
+        except (RunError, OSError) as error:
+            if not left:
+                raise error if isinstance(error, RunError) else RunError(f"a checkpoint: {error}") from error
+            warnings.warn(f"{error} It is tried again.", NaspipeWarning, stacklevel=3)
+            time.sleep(PAUSE_SECONDS)
+        else:
+            return
+
+
+def _sync(path: Path) -> None:
+    """Have the system write a file, or a folder's list of files, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
