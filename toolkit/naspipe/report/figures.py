@@ -131,7 +131,7 @@ def search_history(trials: Sequence[Trial], objective: Objective, texts: Mapping
     """Return an objective over the trials, with the best so far."""
     complete = [trial for trial in trials if trial.reason is None]
     values = [trial.metrics[objective.name] for trial in complete]
-    figure = new_figure(330, "trial", _axis(objective))
+    figure = new_figure(330, "trial", axis_title(objective))
     _add_trials(figure, complete, texts, "evaluated", {"size": 7, "color": SOFT}, "trial", objective.name)
     better = max if objective.direction == "maximize" else min
     figure.add_scatter(
@@ -155,7 +155,7 @@ def pareto_figure(
     first = objectives[0]
     complete = [trial for trial in trials if trial.reason is None]
     front = pareto_front(complete, objectives)
-    figure = new_figure(400, _axis(other), _axis(first))
+    figure = new_figure(400, axis_title(other), axis_title(first))
     _add_trials(figure, complete, texts, "evaluated", {"size": 7, "color": SOFT}, other.name, first.name)
     _add_trials(figure, front, texts, "Pareto front", {"size": 9, "color": ACCENT}, other.name, first.name)
     if len(objectives) == 2:
@@ -173,7 +173,8 @@ def pareto_figure(
     return figure
 
 
-def _axis(objective: Objective) -> str:
+def axis_title(objective: Objective) -> str:
+    """Return a title that says which way is better."""
     better = "higher" if objective.direction == "maximize" else "lower"
     return f"{html.escape(objective.name)} ({better} is better)"
 
@@ -193,11 +194,11 @@ def _add_trials(
     places = [trial.index if x == "trial" else trial.metrics[x] for trial in trials]
     figure.add_scatter(
         x=places, y=[trial.metrics[y] for trial in trials], mode="markers", name=name, marker=marker,
-        text=[f"trial {trial.index}<br>{_wrap(texts[trial.index])}" for trial in trials],
+        text=[f"trial {trial.index}<br>{wrap_text(texts[trial.index])}" for trial in trials],
         hovertemplate=f"{html.escape(y)} %{{y:.6g}}, {html.escape(x)} %{{x:.6g}}<br>%{{text}}<extra></extra>",
     )  # fmt: skip
 
 
-def _wrap(text: str) -> str:
+def wrap_text(text: str) -> str:
     """Return a text in lines short enough for a telephone."""
     return "<br>".join(html.escape(line) for line in textwrap.wrap(text, 44))
