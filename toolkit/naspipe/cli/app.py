@@ -122,6 +122,30 @@ def retrain(run_folder: RunArgument) -> None:
     show_result(opened)
 
 
+@app.command("rank-check")
+def rank_check(
+    run_folder: RunArgument,
+    against: Annotated[
+        str, typer.Option(metavar="TRUTH", help="retrain, or an objective that is a table, such as nasbench201.")
+    ] = "retrain",
+    architectures: Annotated[
+        int | None, typer.Option(help="Architectures to check.  [default: 20 for retrain, else 100]")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings of each, whose mean is the truth.")] = 1,
+) -> None:
+    """Compare the supernet's order of random architectures with the true one; a check that was broken off goes on."""
+    from naspipe.cli.output import say, watching
+    from naspipe.cli.rank_check import show_ranking
+    from naspipe.runs.run import Run
+
+    with watching() as watch:
+        opened = Run.open(run_folder, watch)
+        record = opened.rank_check(against, architectures, seeds)
+        opened.report()
+    show_ranking(record)
+    say(f"Report    {opened.folder.report}")
+
+
 @app.command()
 def export(
     run_folder: RunArgument,

@@ -10,6 +10,7 @@ from naspipe.files import write_text
 from naspipe.report import sections
 from naspipe.report.markup import problem, section, standalone_page
 from naspipe.report.pipeline import pipeline
+from naspipe.report.ranking import ranking
 
 if TYPE_CHECKING:
     from naspipe.runs.run import Run
@@ -20,6 +21,7 @@ _SECTIONS = {
     "Supernet training": sections.training,
     "Pipeline": pipeline,
     "Search": sections.search,
+    "Ranking": ranking,
     "Retrained best subnet": sections.retraining,
     "How it was made": sections.details,
 }
