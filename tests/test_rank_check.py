@@ -25,6 +25,7 @@ from naspipe.runs.rank_truths import Retraining
 from naspipe.search import ranking
 from naspipe.search.measure import Candidate, Measure
 from naspipe.space.distinct import distinct_architectures
+from naspipe_spaces.nasbench201_table import true_accuracy
 
 CONFIG = {**TINY, "retrain": {**TINY["retrain"], "epochs": 1}}
 
@@ -60,13 +61,6 @@ class Holes(Table):
         if candidate.architecture["op0"] == "skip":
             raise ValueError("no entry for a skip")
         return quality(candidate.architecture)
-
-
-class Elsewhere(Table):
-    """A truth of another space."""
-
-    def measure(self, candidate: Candidate) -> float:
-        raise InputError(f"the table is of the space NASBench201, but the run's is {type(candidate.space).__name__}.")
 
 
 class Sized(Table):
@@ -251,6 +245,18 @@ def test_a_table_is_checked_on_all_that_is_scored_and_by_default_on_the_whole_of
     }  # fmt: skip
 
 
+def test_the_table_of_nasbench201_is_a_truth_of_its_space(tmp_path: Path) -> None:
+    config = {
+        **CONFIG, "space": {"name": "nasbench201", "channels": 4}, "task": {"name": "digits"},
+        "training": {"subnets": 5},
+    }  # fmt: skip
+    run = Run.create(config, tmp_path / "cells").train()
+    record = run.rank_check("nasbench201", 5)
+    assert (record.pool, record.truth_direction) == (5, "maximize")
+    for line in record.architectures:
+        assert line.truths == [true_accuracy(Architecture(line.architecture))]
+
+
 def test_a_registered_objective_is_a_truth(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry.objectives, "_decorated", {})
     registry.objectives.register("my_table")(Table)
@@ -299,7 +305,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"architectures": 65}, "a rank check of 65 architectures needs as many, but the space has only 64"),
     ({"seeds": 0}, "--seeds must be at least 1, but is 0"),
     ({"against": "test_rank_check:Table", "seeds": 2}, "--seeds must be 1, for test_rank_check:Table gives the same"),
-    ({"against": "test_rank_check:Elsewhere"}, "Elsewhere gives none: .*of the space NASBench201, but .* TinySpace"),
+    (
+        {"against": "nasbench201"},
+        "nasbench201 gives none: .*the space nasbench201 with tied: true, but .* op0, op1",
+    ),
     ({"against": "test_rank_check:Sized"}, "Sized gives none: .*a measure that needs the module cannot be used here"),
 ]
 

@@ -38,7 +38,7 @@ def ranking_figure(record: RankRecord) -> Any:
     figure.add_scatter(
         x=[line.score for line in lines], y=[line.truth for line in lines], mode="markers", text=texts,
         error_y={"array": spreads, "visible": record.seeds > 1, "color": ACCENT, "thickness": 1},
-        marker={"size": 8, "color": ACCENT},
+        marker={"size": 8, "color": ACCENT, "opacity": 0.7},
         hovertemplate="supernet %{x:.6g}, truth %{y:.6g}<br>%{text}<extra></extra>",
     )  # fmt: skip
     figure.update_layout(margin={"t": 30})

@@ -43,7 +43,7 @@ def measure_agreement(
     Returns:
         Both with their intervals; without any value if all scores, or all truths, are equal.
     """
-    from scipy import stats
+    from scipy import stats  # half a second, which reports of other runs need not wait for
 
     ours, real = _higher_is_better(scores, score_direction), _higher_is_better(truths, truth_direction)
     assert ours.shape == real.shape, "every score needs its truth"
