@@ -6,10 +6,10 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from naspipe.errors import RunFolderError
 from naspipe.report import figures
 from naspipe.report.drawing import architecture_figure
 from naspipe.report.markup import note, number, plot, problem, table
+from naspipe.report.records import read_records, read_trials
 from naspipe.search.trial import pareto_front
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def result(run: Run) -> Iterator[str]:
     )
     rows = []
     for name, last, lines, total in phases:
-        done = len(_records(lines)[0])
+        done = len(read_records(lines)[0])
         state = "yes" if last.exists() else f"not finished, {done:,} of {total:,}" if done else "not yet"
         rows.append((name, state))
     if any(state != "yes" for _, state in rows):
@@ -71,7 +71,7 @@ def architecture(run: Run) -> Iterator[str]:
 
 def training(run: Run) -> Iterator[str]:
     """Yield the losses of the subnets, and how often each option was trained."""
-    records, damage = _records(run.folder.subnets())
+    records, damage = read_records(run.folder.subnets())
     yield problem(damage)
     if not records:
         yield note("No subnet has been trained yet.")
@@ -94,7 +94,7 @@ def training(run: Run) -> Iterator[str]:
 def search(run: Run) -> Iterator[str]:
     """Yield the trials: each objective over time, trade-offs, and failures."""
     space, objectives = run.components.space, run.components.objectives
-    trials, damage = _records(run.folder.evaluated(space, objectives))
+    trials, damage = read_trials(run)
     yield problem(damage)
     if not trials:
         yield note("No architecture has been evaluated yet.")
@@ -133,7 +133,7 @@ def search(run: Run) -> Iterator[str]:
 
 def retraining(run: Run) -> Iterator[str]:
     """Yield the loss of the epochs, and the final scores."""
-    records, damage = _records(run.folder.epochs())
+    records, damage = read_records(run.folder.epochs())
     yield problem(damage)
     finished = run.folder.best_metrics.exists()
     if not records and not finished:
@@ -166,17 +166,6 @@ def details(run: Run) -> Iterator[str]:
     yield (f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>")
     rows = list(_flat(run.folder.facts()))
     yield f"<details><summary>Environment</summary>{table(rows)}</details>"
-
-
-def _records(lines: Iterator[Any]) -> tuple[list[Any], str]:
-    """Return the lines up to the first damaged one, and what is wrong with that."""
-    records: list[Any] = []
-    try:
-        for record in lines:
-            records.append(record)
-    except RunFolderError as error:
-        return records, f"The file is damaged, and only what comes before is shown: {error}"
-    return records, ""
 
 
 def _first_rows(rows: Sequence[Sequence[object]], head: Sequence[str], caption: str) -> str:
