@@ -17,8 +17,9 @@ import plotly.graph_objects as go
 from scipy.special import gammaln
 
 from naspipe import Strategy
+from naspipe.config.schema import BudgetConfig
 from naspipe.files import write_csv, write_text
-from naspipe.search.loop import run_search
+from naspipe.search.loop import one_by_one, run_search
 from naspipe.search.objective import Objective
 from naspipe_spaces.nasbench201 import NASBench201
 from naspipe_spaces.nasbench201_table import read_table, true_accuracy
@@ -51,7 +52,12 @@ def regrets(name: str, seed: int) -> np.ndarray:
     strategy.start(space, ["maximize"], seed)
     objectives = [Objective("accuracy", "maximize")]
     result = run_search(
-        space, strategy, objectives, EVALUATIONS, lambda a: {"accuracy": true_accuracy(a)}, lambda trial: None
+        space,
+        strategy,
+        objectives,
+        BudgetConfig(trials=EVALUATIONS),
+        one_by_one(lambda a: {"accuracy": true_accuracy(a)}),
+        lambda trial: None,
     )
     values = np.array([trial.metrics["accuracy"] for trial in result.trials])
     return max(read_table().values()) - np.maximum.accumulate(values)

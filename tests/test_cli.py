@@ -156,7 +156,7 @@ def test_an_interrupt_says_how_to_go_on(
 
     target = {
         "train": "naspipe.training.loop.SupernetTrainer.run",
-        "search": "naspipe.runs.run.run_search",
+        "search": "naspipe.runs.searching.run_search",
         "retrain": "naspipe.runs.run.retrain",
     }[phase]
     monkeypatch.setattr(target, interrupt)

@@ -76,7 +76,7 @@ search:
         "optimizer, schedule, subnets, microbatches, delay, freeze_always_active, clip_norm, precision, "
         "on_nonfinite, threads, device.",
         "config.yaml:10: search.strategy.population: unknown key. It is a parameter of strategy "
-        "'evolution', but the strategy here is 'random'. Allowed here: nothing.",
+        "'evolution', but the strategy here is 'random'. Allowed here: batch.",
         "config.yaml:11: search.budget.trials: must be greater than or equal to 1, but got 0.",
     ]
 
@@ -94,7 +94,17 @@ search:
         ("training.clip_norm=-.inf", "training.clip_norm: must be a finite number, but got -inf"),
         ("training.optimizer={name: SGD, fused: true}", "training.optimizer.fused: unknown key"),
         ("search.budget.trials=-4", "must be greater than or equal to 1, but got -4"),
-        ("search.budget.trials=8", "at least one generation of strategy 'evolution', which evaluates 16"),
+        ("search.objectives=[flops, flops]", "objectives must differ"),
+        ("search.constraints=[accuracy>0.5]", "'accuracy' is known only once a candidate has been evaluated"),
+        ("search.constraints=[flop<1e6]", "but is on 'flop'. Did you mean 'flops'?"),
+        ("search.constraints=[flops<many]", "a condition must compare a metric with a finite number"),
+        ("search.constraints=[flops]", "as in flops<=1e6, but is 'flops'"),
+        ("search.workers=0", "search.workers: must be greater than or equal to 1, but got 0"),
+        ("search.strategy={name: evolution, population: 1}", "greater than or equal to 2, but got 1"),
+        (
+            "search.strategy={name: regularized_evolution, population: 4, sample: 5}",
+            "sample must be at most the population, 4, but is 5",
+        ),
         ("search.objectives=[acuracy]", r"no objective 'acuracy'. Did you mean 'accuracy'?"),
         ("search.objectives=[loss, loss]", "objectives must differ"),
         ("search.objectives=[]", "at least 1 item"),
@@ -126,7 +136,7 @@ def test_overrides_go_the_same_road_as_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     config = naspipe.load_config(path, ["training.optimizer.lr=5e-2", "search.strategy={name: random}", "seed=7"])
     assert config.training.optimizer.parameters["lr"] == 0.05
-    assert config.search.strategy.parameters == {}
+    assert config.search.strategy.parameters == {"batch": 16}
     assert config.seed == 7
     found = problems(tmp_path, GOOD, ("training.optimizer.lr=fast",))
     assert found == ["--set training.optimizer.lr=fast: training.optimizer.lr: must be a valid number, but got 'fast'."]
@@ -175,8 +185,8 @@ def test_an_unknown_default_objective_says_that_it_is_the_default(tmp_path: Path
         "    def directions(self):\n        return {'f1': 'maximize'}\n"
     )
     (found,) = problems(tmp_path, GOOD.replace("conftest:TinyTask", "other.py:Other"))
-    assert found.endswith("This task has f1, parameters. 'accuracy' is the default: set search.objectives to "
-                          "one or more of these.")  # fmt: skip
+    assert "there is no objective 'accuracy'. There are the metrics of the task, f1, and the measures " in found
+    assert found.endswith("'accuracy' is the default: set search.objectives to one or more of these.")
 
 
 def test_a_reference_is_relative_to_the_file_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ import importlib.util
 import pickle
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from naspipe import Candidate, Measure
+from naspipe.directions import Direction
 from naspipe.errors import InputError
 from naspipe.space import Architecture
 from naspipe_spaces.nasbench201 import EDGES
@@ -73,3 +75,23 @@ def _operations(numbers: tuple[int, ...]) -> tuple[str, ...]:
 def true_accuracy(architecture: Architecture) -> float:
     """Return the CIFAR-10 test accuracy of an architecture of the tied space, in percent."""
     return read_table()[tuple(str(architecture[f"edge{source}{target}"]) for source, target in EDGES)]
+
+
+class TrueAccuracy(Measure):
+    """CIFAR-10 test accuracy of a NAS-Bench-201 cell that was trained alone, in percent, from the table."""
+
+    direction: ClassVar[Direction] = "maximize"
+
+    def measure(self, candidate: Candidate) -> float:
+        """Look it up.
+
+        Raises:
+            InputError: The space is not the tied one.
+        """
+        names = [f"edge{source}{target}" for source, target in EDGES]
+        if list(candidate.architecture) != names:
+            raise InputError(
+                "the table of NAS-Bench-201 knows one cell for the whole network, so it is for the space nasbench201 "
+                f"with tied: true, but an architecture here decides {', '.join(candidate.architecture)}."
+            )
+        return true_accuracy(candidate.architecture)

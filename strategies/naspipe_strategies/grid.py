@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from naspipe.directions import Direction
 from naspipe.search.strategy import Outcome, Strategy
@@ -16,6 +19,21 @@ class GridStrategy(Strategy):
     The last decision changes fastest. After the last architecture it begins anew, which ends the search.
     """
 
+    learns = False
+
+    def __init__(self, batch: Annotated[int, Field(ge=1)] = 16) -> None:
+        """Choose how many are proposed at a time.
+
+        Args:
+            batch: Architectures that workers can share out among each other; no number of them changes the search.
+        """
+        self.batch = batch
+
+    @property
+    def generation_size(self) -> int:
+        """The batch."""
+        return self.batch
+
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
         """Begin with the first architecture."""
         self._space = space
@@ -25,12 +43,15 @@ class GridStrategy(Strategy):
         return (architecture for architecture in _all(self._space, {}) if self._space.is_valid(architecture))
 
     def ask(self) -> list[Architecture]:
-        """Return the next valid architecture."""
+        """Return the next valid architectures."""
+        return [self._next() for _ in range(self.batch)]
+
+    def _next(self) -> Architecture:
         architecture = next(self._rest, None)
         if architecture is None:
             self._rest = self._valid()
             architecture = next(self._rest)
-        return [architecture]
+        return architecture
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
         """Learn nothing."""

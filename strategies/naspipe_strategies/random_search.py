@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from naspipe.directions import Direction
 from naspipe.keys import keyed_random
@@ -16,6 +19,21 @@ class RandomStrategy(Strategy):
     Source: Li and Talwalkar, "Random Search and Reproducibility for Neural Architecture Search", 2019.
     """
 
+    learns = False
+
+    def __init__(self, batch: Annotated[int, Field(ge=1)] = 16) -> None:
+        """Choose how many are proposed at a time.
+
+        Args:
+            batch: Architectures that workers can share out among each other; no number of them changes the search.
+        """
+        self.batch = batch
+
+    @property
+    def generation_size(self) -> int:
+        """The batch."""
+        return self.batch
+
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
         """Remember the space."""
         self._space = space
@@ -23,10 +41,10 @@ class RandomStrategy(Strategy):
         self._asked = 0
 
     def ask(self) -> list[Architecture]:
-        """Draw one architecture from the key (seed, number of architectures asked)."""
-        generator = keyed_random(self._seed, "random strategy", self._asked)
-        self._asked += 1
-        return [self._space.random_architecture(generator)]
+        """Draw each architecture from the key (seed, number of architectures asked)."""
+        places = range(self._asked, self._asked + self.batch)
+        self._asked += self.batch
+        return [self._space.random_architecture(keyed_random(self._seed, "random strategy", place)) for place in places]
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
         """Learn nothing."""

@@ -26,12 +26,18 @@ class RegularizedEvolutionStrategy(Strategy):
     Source: Real et al., "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019.
     """
 
-    def __init__(self, population: Annotated[int, Field(ge=2)] = 50, sample: Annotated[int, Field(ge=1)] = 10) -> None:
+    def __init__(
+        self,
+        population: Annotated[int, Field(ge=2)] = 50,
+        sample: Annotated[int, Field(ge=1)] = 10,
+        batch: Annotated[int, Field(ge=1)] = 1,
+    ) -> None:
         """Choose the sizes.
 
         Args:
             population: Architectures alive; the first ones are drawn at random.
             sample: Architectures among which the parent is the best.
+            batch: Children proposed at a time, before any of them is evaluated; as many workers can share them.
 
         Raises:
             InputError: The sample is larger than the population.
@@ -40,6 +46,12 @@ class RegularizedEvolutionStrategy(Strategy):
             raise InputError(f"sample must be at most the population, {population}, but is {sample}.")
         self.population = population
         self.sample = sample
+        self.batch = batch
+
+    @property
+    def generation_size(self) -> int:
+        """The batch."""
+        return self.batch
 
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
         """Begin with an empty population.
@@ -54,25 +66,28 @@ class RegularizedEvolutionStrategy(Strategy):
         self._asked = 0
 
     def ask(self) -> list[Architecture]:
-        """Return a random architecture until the population is full, then a mutated one."""
+        """Return random architectures until the population is full, then mutated ones."""
+        return [self._propose() for _ in range(self.batch)]
+
+    def _propose(self) -> Architecture:
         generator = keyed_random(self._seed, "regularized evolution", self._asked)
         self._asked += 1
         if len(self._alive) < self.population:
-            return [self._space.random_architecture(generator)]
+            return self._space.random_architecture(generator)
         # Of equals the younger is the parent.
         places = generator.sample(range(self.population), self.sample)
         parent = self._alive[min(places, key=lambda place: (self._alive[place][0], -place))][1]
         for _ in range(MAX_CHILDREN):
             child = mutate(self._space, parent, generator)
             if child is not None:
-                return [child]
+                return child
         warnings.warn(
             f"regularized_evolution found no valid child of {self._space.format(parent)} in {MAX_CHILDREN} mutations; "
             "a random architecture takes its place.",
             NaspipeWarning,
             stacklevel=2,
         )
-        return [self._space.random_architecture(generator)]
+        return self._space.random_architecture(generator)
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
         """Let those that were evaluated live; one that failed is not born."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import optuna
 
 from naspipe.directions import Direction
+from naspipe.errors import NaspipeWarning
 from naspipe.keys import derive_key, keyed_random
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, Decision, SearchSpace
@@ -61,8 +63,15 @@ class StudyStrategy(Strategy):
                 return architecture
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
         generator = keyed_random(self._seed, self.key, "fallback", self._fallbacks)
-        self._fallbacks += 1
         architecture = self._space.random_architecture(generator)
+        if not self._fallbacks:
+            warnings.warn(
+                f"{MAX_CHILDREN} proposals of strategy {type(self).__name__} in a row were not valid, or not feasible: "
+                "a random architecture takes their place, here and whenever that happens again.",
+                NaspipeWarning,
+                stacklevel=2,
+            )
+        self._fallbacks += 1
         self._study.enqueue_trial(
             {
                 decision.name: decision.index(architecture[decision.name]) if decision.name in architecture else 0

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from naspipe.keys import derive_key as derive_key
     from naspipe.keys import keyed_random as keyed_random
     from naspipe.registry import register_executor as register_executor
+    from naspipe.registry import register_objective as register_objective
     from naspipe.registry import register_sampler as register_sampler
     from naspipe.registry import register_space as register_space
     from naspipe.registry import register_strategy as register_strategy
     from naspipe.registry import register_task as register_task
     from naspipe.runs.run import Run as Run
     from naspipe.runs.run import run as run
+    from naspipe.search.measure import Candidate as Candidate
+    from naspipe.search.measure import Measure as Measure
     from naspipe.search.sampler import Sampler as Sampler
     from naspipe.search.strategy import Outcome as Outcome
     from naspipe.search.strategy import Strategy as Strategy
@@ -52,6 +55,7 @@ _HOMES = {
     "Batch": "naspipe.tasks.data",
     "Block": "naspipe.supernet.block",
     "ChoiceBlock": "naspipe.supernet.block",
+    "Candidate": "naspipe.search.measure",
     "ClassificationTask": "naspipe.tasks.classification",
     "ConfigError": "naspipe.errors",
     "Dataset": "naspipe.tasks.data",
@@ -59,6 +63,7 @@ _HOMES = {
     "Executor": "naspipe.executors.executor",
     "FixedBlock": "naspipe.supernet.block",
     "InputError": "naspipe.errors",
+    "Measure": "naspipe.search.measure",
     "NaspipeError": "naspipe.errors",
     "NaspipeWarning": "naspipe.errors",
     "Outcome": "naspipe.search.strategy",
@@ -78,6 +83,7 @@ _HOMES = {
     "keyed_random": "naspipe.keys",
     "load_config": "naspipe.components",
     "register_executor": "naspipe.registry",
+    "register_objective": "naspipe.registry",
     "register_sampler": "naspipe.registry",
     "register_space": "naspipe.registry",
     "register_strategy": "naspipe.registry",

@@ -16,10 +16,13 @@ from torch.utils import _pytree as pytree  # as in tasks.data
 from naspipe.candidates import check_candidates, find_misfit
 from naspipe.components import Components
 from naspipe.config.schema import RunConfig
-from naspipe.errors import NaspipeWarning, SpaceError, TaskError
+from naspipe.errors import InputError, NaspipeWarning, SpaceError, TaskError
 from naspipe.keys import derive_key, keyed_random
 from naspipe.search.evaluation import as_mapping
-from naspipe.search.objective import PARAMETERS, as_number
+from naspipe.search.feasibility import Feasibility, constrained
+from naspipe.search.measurements import Measurements
+from naspipe.search.numbers import as_number
+from naspipe.search.strategy import Strategy
 from naspipe.space import Architecture
 from naspipe.suggestions import listing
 from naspipe.supernet.block import ChoiceBlock
@@ -28,6 +31,8 @@ from naspipe.tasks.data import Batch, Splits, require_microbatches, smallest_bat
 from naspipe.tasks.task import Task
 from naspipe.training.determinism import deterministic, seed_generators
 from naspipe.usercode import calling
+
+_CPU = {"device": "cpu"}
 
 
 def check_task(components: Components, config: RunConfig, supernet: Supernet) -> Splits:
@@ -51,6 +56,7 @@ def check_task(components: Components, config: RunConfig, supernet: Supernet) ->
     samples = len(splits.train)
     require_microbatches(samples, config.training.batch_size, config.training.microbatches)
     _warn_of_warmup(config, samples)
+    _warn_of_generations(components.strategy, config)
     _require_decisions(supernet)
     architecture = space.random_architecture(keyed_random(config.seed, "check"))
     with deterministic(config.training.threads, "cpu"):
@@ -65,12 +71,35 @@ def check_task(components: Components, config: RunConfig, supernet: Supernet) ->
             rehearsal.train(few)
             rehearsal.evaluate(min(len(splits.validation), config.search.batch_size))
             check_candidates(supernet, few, task.loss, config.seed)
+            _require_feasible(components, splits, supernet, config)
         except SpaceError as error:
             misfit = find_misfit(supernet, few, config.seed)
             if misfit is not None:
                 raise misfit from error
             raise
     return splits
+
+
+def _require_feasible(components: Components, splits: Splits, supernet: Supernet, config: RunConfig) -> None:
+    """Take the measures once, and raise an error if no architecture can be found that satisfies the constraints.
+
+    Raises:
+        SpaceError: None can be.
+        InputError: A measure fails.
+    """
+    space, cpu = components.space, config.model_copy(update={"training": config.training.model_copy(update=_CPU)})
+    measurements = Measurements(components.measures, space, supernet.extract, splits.validation, cpu)
+    generator = keyed_random(config.seed, "feasible")
+    with calling("taking the measures of an architecture", InputError):
+        measurements.of(space.random_architecture(generator))
+    if not components.constraints:
+        return
+    names = [constraint.metric for constraint in components.constraints]
+    feasibility = Feasibility(space, components.constraints, lambda a: measurements.of(a, names))
+    try:
+        constrained(space, feasibility).random_architecture(generator)
+    except SpaceError as error:
+        raise SpaceError(feasibility.explanation or str(error)) from None
 
 
 def _require_decisions(supernet: Supernet) -> None:
@@ -119,6 +148,7 @@ class _Rehearsal:
 
     def __init__(self, components: Components, splits: Splits, supernet: Supernet, architecture: Architecture) -> None:
         self._task, self._objectives = components.task, components.objectives
+        self._measured = components.measures
         self._splits = splits
         space = type(components.space).__name__
         with calling(f"{space}.format of a random architecture", SpaceError):
@@ -156,7 +186,7 @@ class _Rehearsal:
             totals.update(as_mapping(sums, self._task, "measure_module"))
         metrics = as_mapping(self._ask("metrics", totals), self._task, "metrics")
         for objective in self._objectives:
-            if objective.name not in (*metrics, PARAMETERS):
+            if objective.name not in (*metrics, *self._measured):
                 raise TaskError(
                     f"{type(self._task).__name__}.metrics must return every objective of the search, but "
                     f"{objective.name!r} is missing. It returned {listing(map(str, metrics))}."
@@ -201,6 +231,25 @@ def _describe(value: object) -> str:
     if leaves:
         return f"{type(value).__name__} of shapes {listing(str(tuple(leaf.shape)) for leaf in leaves)}"
     return f"{reprlib.repr(value)} of type {type(value).__name__}"
+
+
+def _warn_of_generations(strategy: Strategy, config: RunConfig) -> None:
+    search, size = config.search, strategy.generation_size
+    name = search.strategy.name
+    if strategy.learns and search.budget.trials is not None and search.budget.trials < size:
+        warnings.warn(
+            f"search.budget.trials = {search.budget.trials} is less than one generation of strategy {name!r}, which "
+            f"costs {size} evaluations: the search ends before the strategy has learned anything.",
+            NaspipeWarning,
+            stacklevel=3,
+        )
+    if search.workers > size:
+        warnings.warn(
+            f"search.workers = {search.workers} are more than strategy {name!r} proposes at a time, {size}: the others "
+            "have nothing to do.",
+            NaspipeWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_of_warmup(config: RunConfig, samples: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,16 @@ from naspipe.config.source import Key, Source, path_text
 from naspipe.errors import ConfigError, InputError, Problem, SpaceError
 from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.keys import keyed_random
-from naspipe.search.objective import Objective, find_objectives, read_directions
+from naspipe.search.condition import Condition
+from naspipe.search.measure import Measure
+from naspipe.search.objective import (
+    Objective,
+    find_constraints,
+    find_measures,
+    find_objectives,
+    measure_name,
+    read_directions,
+)
 from naspipe.search.sampler import Sampler
 from naspipe.search.strategy import Strategy
 from naspipe.space import SearchSpace
@@ -44,6 +53,8 @@ class Components:
         executor: Says in which order their actions run.
         strategy: Proposes architectures.
         objectives: What the search optimises.
+        constraints: What every candidate of the search satisfies.
+        measures: What is measured of candidates before they are evaluated, by the names of the metrics.
     """
 
     space: SearchSpace
@@ -52,6 +63,8 @@ class Components:
     executor: Executor
     strategy: Strategy
     objectives: list[Objective]
+    constraints: list[Condition]
+    measures: dict[str, Measure]
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -116,8 +129,16 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
     executor = builder.plugin(EXECUTOR, config.executor.options)
     strategy = builder.plugin(STRATEGY, config.search.strategy.parameters)
     objectives: list[Objective] = []
+    constraints: list[Condition] = []
+    measures: dict[str, Measure] = {}
     if task is not None and builder.attempt(TASK.key, lambda: read_directions(task)) is not None:
-        objectives = builder.attempt(("search", "objectives"), lambda: find_objectives(task, config.search.objectives))
+        names, conditions = config.search.objectives, config.search.constraints
+        objectives = builder.attempt(("search", "objectives"), lambda: find_objectives(task, names))
+        constraints = builder.attempt(("search", "constraints"), lambda: find_constraints(task, conditions))
+        if objectives and constraints is not None:
+            at = ("search", "constraints")
+            measures = builder.attempt(at, lambda: find_measures(task, names, constraints))
+            constraints = [replace(c, metric=measure_name(c.metric)) for c in constraints]
     if space is not None:
         builder.attempt(SPACE.key, lambda: _require_usable(space))
     if not builder.problems and space is not None:
@@ -128,15 +149,13 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
         )
     if strategy is not None:
         what = _name(strategy, "generation_size")
-        size = builder.attempt(STRATEGY.key, lambda: _as_size(strategy.generation_size, what), what)
-        if size is not None:
-            builder.attempt(("search", "budget", "trials"), lambda: _check_budget(config, size))
+        builder.attempt(STRATEGY.key, lambda: _as_size(strategy.generation_size, what), what)
     if executor is not None:
         builder.attempt(("training", "delay"), lambda: _check_delay(config, executor))
     builder.attempt(("training", "device"), lambda: check_device(config.training.device))
     if builder.problems:
         raise ConfigError(builder.problems)
-    return Components(space, task, sampler, executor, strategy, objectives)
+    return Components(space, task, sampler, executor, strategy, objectives, constraints, measures)
 
 
 class _Builder:
@@ -187,16 +206,6 @@ def _as_size(size: object, what: str) -> int:
     if not isinstance(size, int) or size < 1:
         raise InputError(f"{what} must be a whole number of 1 or more, but is {size!r}.")
     return size
-
-
-def _check_budget(config: RunConfig, size: int) -> None:
-    trials = config.search.budget.trials
-    if trials < size:
-        raise InputError(
-            f"the budget must be at least one generation of strategy {config.search.strategy.name!r}, "
-            f"which evaluates {size} architectures at a time, but is {trials}. "
-            f"Set search.budget.trials to {size} or more, or choose a smaller generation."
-        )
 
 
 def _check_delay(config: RunConfig, executor: Executor) -> None:

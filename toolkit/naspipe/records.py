@@ -47,6 +47,13 @@ class TrialLine(Record):
     reason: str | None
 
 
+class TimingLine(Record):
+    """A line of ``search/timings.jsonl``."""
+
+    architecture: dict[str, Any]
+    metrics: Numbers
+
+
 class BestTrial(TrialLine):
     """``best/architecture.json``: the winning trial, and why the search ended early, if it did."""
 

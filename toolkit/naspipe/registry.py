@@ -1,6 +1,6 @@
 """The registry of plug-ins: by decorator, by entry point, or by reference.
 
-A plug-in is a class of one of five kinds. It is imported only when it is asked for, so one that
+A plug-in is a class of one of six kinds. It is imported only when it is asked for, so one that
 fails to import disturbs no other.
 """
 
@@ -19,11 +19,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from naspipe.errors import PluginError
+from naspipe.directions import Direction
+from naspipe.errors import InputError, PluginError
 from naspipe.suggestions import listing, nearest
 from naspipe.usercode import user_place, user_traceback
+
+if TYPE_CHECKING:
+    from naspipe.search.measure import Candidate, Measure
 
 Class = TypeVar("Class", bound=type)
 
@@ -33,7 +37,7 @@ class Plugin:
     """One known plug-in.
 
     Attributes:
-        kind: ``space``, ``sampler``, ``strategy``, ``executor`` or ``task``.
+        kind: ``space``, ``sampler``, ``strategy``, ``executor``, ``task`` or ``objective``.
         name: The name a configuration uses.
         origin: Where it comes from, for people.
         load: Imports it and returns its class, or raises what its import raises.
@@ -52,7 +56,7 @@ class Registry:
         """Make an empty registry.
 
         Args:
-            kind: ``space``, ``sampler``, ``strategy``, ``executor`` or ``task``.
+            kind: ``space``, ``sampler``, ``strategy``, ``executor``, ``task`` or ``objective``.
             base: ``module:Class`` that its plug-ins must be subclasses of; imported on use.
         """
         self.kind = kind
@@ -140,9 +144,24 @@ class Registry:
             loaded = load()
         return self._check_class(loaded, name)
 
-    def is_local(self, name: str) -> bool:
-        """Tell whether a name is known by a decorator that ran in this process only."""
-        return name in self._decorated
+    def require_elsewhere(self, name: str, reason: str, remedy: str) -> None:
+        """Raise an error if other processes cannot find a plug-in: it came by a decorator, or from a session.
+
+        Args:
+            name: Of the plug-in.
+            reason: What starts other processes.
+            remedy: What else to do than to name the class by its file.
+
+        Raises:
+            InputError: They cannot.
+        """
+        cls = self.get(name)
+        if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__ or name in self._decorated:
+            raise InputError(
+                f"{reason} starts processes, but {self.kind} {name!r} is known to this process only "
+                f"({cls.__module__}.{cls.__qualname__}). Put its class into a file or a package and name it as "
+                f"file.py:Class or package.module:Class, or {remedy}."
+            )
 
     def _check_class(self, loaded: object, name: str) -> type:
         base = self.base
@@ -289,7 +308,9 @@ strategies = Registry("strategy", "naspipe.search.strategy:Strategy")
 executors = Registry("executor", "naspipe.executors.executor:Executor")
 tasks = Registry("task", "naspipe.tasks.task:Task")
 
-REGISTRIES = (spaces, samplers, strategies, executors, tasks)
+objectives = Registry("objective", "naspipe.search.measure:Measure")
+
+REGISTRIES = (spaces, samplers, strategies, executors, tasks, objectives)
 
 
 def registries_of(name: str) -> list[Registry]:
@@ -357,3 +378,21 @@ def register_executor(name: str) -> Callable[[Class], Class]:
 def register_task(name: str) -> Callable[[Class], Class]:
     """Register a ``Task`` under ``name``; a class decorator."""
     return tasks.register(name)
+
+
+def register_objective(name: str, direction: Direction) -> Callable[[Callable[[Candidate], float]], type[Measure]]:
+    """Register a function of a ``Candidate`` as an objective under ``name``; a decorator.
+
+    The function's name then stands for a ``Measure``, so that a configuration can refer to it as ``file.py:function``.
+
+    Args:
+        name: What configurations call it.
+        direction: Which way is better, ``maximize`` or ``minimize``.
+    """
+
+    def decorate(function: Callable[[Candidate], float]) -> type[Measure]:
+        from naspipe.search.measure import measure_class
+
+        return objectives.register(name)(measure_class(function, direction))
+
+    return decorate

@@ -88,14 +88,20 @@ def train(
 
 
 @app.command()
-def search(run_folder: RunArgument) -> None:
+def search(
+    run_folder: RunArgument,
+    extend: Annotated[int | None, typer.Option(min=1, help="Trials to add to the budget.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that evaluate.  [default: as configured]")
+    ] = None,
+) -> None:
     """Search the trained supernet of a run; a search that was broken off goes on."""
     from naspipe.cli.output import say, watching
     from naspipe.files import read_json
     from naspipe.runs.run import Run
 
     with watching() as watch:
-        opened = Run.open(run_folder, watch).search()
+        opened = Run.open(run_folder, watch).search(extend, workers)
     best = read_json(opened.folder.best_architecture)
     say(f"Best architecture  {best['text']}")
     say(f"Supernet scores    {_scores(best['metrics'])}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,9 @@ def resolve(source: Source) -> RunConfig:
             target = target[part]
         # A section with parameters beside its name is replaced, so that no key is left behind.
         target[key[-1]] = {**target[key[-1]], **section} if key == EXECUTOR.key else section
+    search = result["search"]
+    search["objectives"] = [absolute_reference(name, source.directory) for name in search["objectives"]]
+    search["constraints"] = [_absolute_condition(text, source.directory) for text in search["constraints"]]
     if result["training"]["delay"] is None:
         try:
             result["training"]["delay"] = _default_delay(result["executor"])
@@ -291,6 +295,12 @@ def absolute_reference(name: str, directory: Path) -> str:
         return name
     place, _, attribute = name.rpartition(":")
     return f"{(directory / place).resolve()}:{attribute}"
+
+
+def _absolute_condition(text: str, directory: Path) -> str:
+    """Return a condition in which a reference to a file is absolute."""
+    name = re.split(r"[<>=]", text, maxsplit=1)[0]
+    return f"{absolute_reference(name.strip(), directory)}{text[len(name) :]}"
 
 
 def _validate(

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from naspipe.config.source import dump_yaml
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NaturalInt = Annotated[int, Field(ge=0)]
+
+DEFAULT_TRIALS = 64
+"""The budget of a search where a configuration sets none."""
 
 
 class Section(BaseModel):
@@ -119,20 +122,46 @@ class ExecutorConfig(Section):
 
 
 class BudgetConfig(Section):
-    """When a search ends."""
+    """When a search ends: by whichever comes first; after 64 trials if nothing is said."""
 
-    trials: PositiveInt = Field(default=64, description="Architectures to evaluate.")
+    trials: PositiveInt | None = Field(default=None, description="Architectures to evaluate, or null: no such limit.")
+    generations: PositiveInt | None = Field(default=None, description="Generations of the strategy, or null.")
+    seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Time after which no generation is begun, over all resumes, or null."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not any(data.get(name) is not None for name in cls.model_fields):
+            return {**data, "trials": DEFAULT_TRIALS}
+        return data
+
+
+class LatencyConfig(Section):
+    """How the objective ``latency`` takes the time."""
+
+    batch_size: PositiveInt = Field(default=1, description="Samples in a forward.")
+    warmup: NaturalInt = Field(default=5, description="Forwards that are not counted.")
+    repeats: PositiveInt = Field(default=20, description="Forwards whose median counts.")
 
 
 class SearchConfig(Section):
     """The search over the trained supernet."""
 
     strategy: PluginConfig = Field(default=PluginConfig(name="evolution"), description="What proposes architectures.")
-    budget: BudgetConfig = Field(default=BudgetConfig(), description="When the search ends.")
+    budget: BudgetConfig = Field(
+        default=BudgetConfig(trials=DEFAULT_TRIALS), description="When the search ends: by whichever comes first."
+    )
     objectives: Annotated[list[str], Field(min_length=1)] = Field(
         default=["accuracy"],
-        description="Metrics of the task, or parameters; the first decides among equals.",
+        description="Metrics of the task, or measures such as parameters and flops; the first decides among equals.",
     )
+    constraints: list[str] = Field(
+        default=[], description="Conditions on measures, as flops<=1e6; what violates one is not evaluated."
+    )
+    workers: PositiveInt = Field(default=1, description="Processes that evaluate; no number of them changes a result.")
+    latency: LatencyConfig = Field(default=LatencyConfig(), description="How the objective latency takes the time.")
     batch_size: PositiveInt = Field(default=256, description="Samples in a batch of evaluation.")
     calibration_batches: PositiveInt = Field(
         default=4, description="Training batches that calibrate normalisation before an evaluation."

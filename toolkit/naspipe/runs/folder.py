@@ -15,10 +15,10 @@ from typing import Any
 
 from naspipe.errors import RunFolderError
 from naspipe.files import read_json, read_lines, writing
-from naspipe.records import BestScores, BestTrial, EpochLine, Facts, SubnetLine
+from naspipe.records import BestScores, BestTrial, EpochLine, Facts, SubnetLine, TimingLine
 from naspipe.search.objective import Objective
 from naspipe.search.trial import Trial
-from naspipe.space import SearchSpace
+from naspipe.space import Architecture, SearchSpace
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,21 @@ class RunFolder:
         return self.root / "search" / "trials.jsonl"
 
     @property
+    def timings(self) -> Path:
+        """A line per architecture of which something was measured by the clock."""
+        return self.root / "search" / "timings.jsonl"
+
+    @property
+    def search_settings(self) -> Path:
+        """What the search depends on, as it was when it began."""
+        return self.root / "search" / "settings.json"
+
+    @property
+    def search_clock(self) -> Path:
+        """Seconds that the search has taken; there if its budget is one of time."""
+        return self.root / "search" / "seconds.json"
+
+    @property
     def best_architecture(self) -> Path:
         """The best architecture; there once the search has finished."""
         return self.root / "best" / "architecture.json"
@@ -120,6 +135,33 @@ class RunFolder:
             return Trial.from_record(record, space, objectives)
 
         return read_lines(self.trials, read, advice)
+
+    def timed(self) -> dict[str, dict[str, float]]:
+        """Return what was measured by the clock, by the JSON of the architecture."""
+        advice = "Delete it and every line below; it is measured again."
+        found: dict[str, dict[str, float]] = {}
+        for line in read_lines(self.timings, TimingLine.model_validate, advice):
+            found.setdefault(Architecture(line.architecture).to_json(), {}).update(line.metrics)
+        return found
+
+    def put_aside_results(self, trials: int) -> None:
+        """Rename what a search and a retraining have led to, so that others can take their place.
+
+        Args:
+            trials: Of the search so far; names what is put aside.
+
+        Raises:
+            RunFolderError: Something of the new name is there already.
+        """
+        if not self.best_architecture.parent.exists():
+            return
+        aside = self.root / f"best.after-{trials}-trials"
+        if aside.exists():
+            raise RunFolderError(
+                f"the results of the smaller budget would become {aside}, but it exists. Move it away."
+            )
+        with writing(aside):
+            self.best_architecture.parent.rename(aside)
 
     def best_trial(self) -> BestTrial:
         """Return the trial that the search found best."""

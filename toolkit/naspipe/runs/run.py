@@ -29,13 +29,14 @@ from naspipe.files import (
 from naspipe.planning import check_layout
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Progress, Watch, ignore
+from naspipe.runs.searching import check_workers, extend_budget, search_supernet, settle_search, with_workers
 from naspipe.runs.training import train_supernet
 from naspipe.runs.weights import load_weights
-from naspipe.search.evaluation import Evaluator, count_parameters, measure_split
-from naspipe.search.loop import run_search
+from naspipe.search.evaluation import measure_split
+from naspipe.search.measures import count_parameters
 from naspipe.search.objective import read_metrics
 from naspipe.search.retraining import EpochRecord, retrain
-from naspipe.search.trial import Trial, pareto_front
+from naspipe.search.trial import Trial
 from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet, build_subnet
 from naspipe.tasks.data import Splits
@@ -171,46 +172,34 @@ class Run:
         untrained, self._untrained = self._untrained, None
         return untrained
 
-    def search(self) -> Run:
+    def search(self, extend: int | None = None, workers: int | None = None) -> Run:
         """Search the trained supernet and name the best architecture; returns the run.
 
         A search that was broken off goes on where it stopped: what has been evaluated is looked up.
 
+        Args:
+            extend: Trials to add to the budget; a search that has finished goes on then. What it led to is put aside.
+            workers: Processes that evaluate; by default as many as the configuration says.
+
         Raises:
-            RunFolderError: The supernet has not been trained, the search has finished, a file is damaged,
-                or another process works here.
+            RunFolderError: The supernet has not been trained, the search has finished, space or strategy have
+                changed since it began, a file is damaged, or another process works here.
             SearchError: Every trial failed, or the strategy did.
+            InputError: An argument is less than one, or workers cannot find a plug-in.
             RunError: A file cannot be written.
         """
         with self._phase(f"Interrupted. To go on: naspipe search {self.folder.quoted}"):
             self.folder.require_supernet()
-            self.folder.refuse(self.folder.best_architecture, "a finished search")
-            config = self.config
-            components = build_components(config)
-            budget = config.search.budget.trials
+            if extend is None:
+                self.folder.refuse(self.folder.best_architecture, "a finished search")
+            components = build_components(self.config)
+            settle_search(self.config, components, self.folder)
             known = self.trials()
-            evaluator = Evaluator(self.supernet(), components.task, self.splits, config)
-            with JsonLines(self.folder.trials) as log:
-
-                def on_trial(trial: Trial) -> None:
-                    log.append(trial.to_record(components.space))
-                    detail = trial.describe(components.objectives)
-                    self._watch(Progress("search", trial.index + 1, budget, detail))
-
-                result = run_search(
-                    components.space,
-                    components.strategy,
-                    components.objectives,
-                    budget,
-                    evaluator.evaluate,
-                    on_trial,
-                    known,
-                )
-            if result.note:
-                self._watch(Progress("search", len(result.trials), len(result.trials), result.note))
-            best = pareto_front(result.trials, components.objectives)[0]
-            record = {**best.to_record(components.space), "note": result.note}
-            write_json(self.folder.best_architecture, record)
+            if extend is not None:
+                self.config = extend_budget(self.config, self.folder, len(known), extend)
+            config = with_workers(self.config, workers)
+            check_workers(config)
+            search_supernet(config, components, self.folder, self.supernet(), self.splits, known, self._watch)
         return self
 
     def retrain(self) -> Run:
@@ -308,7 +297,8 @@ class Run:
 
     def trials(self) -> list[Trial]:
         """Return the trials so far, in order."""
-        return list(self.folder.evaluated(self.components.space, self.components.objectives))
+        found = self.folder.evaluated(self.components.space, self.components.objectives)
+        return sorted(found, key=lambda trial: trial.index)
 
     def supernet(self) -> Supernet:
         """Return the trained supernet, on the run's device.

@@ -11,28 +11,30 @@ from torch import nn
 from naspipe.config.schema import RunConfig
 from naspipe.errors import TaskError
 from naspipe.keys import derive_key
-from naspipe.search.objective import PARAMETERS
 from naspipe.space import Architecture
-from naspipe.supernet.normalization import calibrate_statistics
+from naspipe.supernet.normalization import (
+    calibrate_statistics,
+    drop_statistics,
+    has_statistics,
+    restore_statistics,
+)
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Dataset, EpochOrder, Splits, move_batch
 from naspipe.tasks.task import Task
 from naspipe.training.determinism import seed_generators
 
 
-class Evaluator:
-    """Evaluates subnets of a supernet on the validation split; the supernet is left as it is."""
+class ModuleEvaluator:
+    """Evaluates ordinary modules on the validation split."""
 
-    def __init__(self, supernet: Supernet, task: Task, splits: Splits, config: RunConfig) -> None:
-        """Draw the batches that calibrate normalisation, the same ones for every subnet.
+    def __init__(self, task: Task, splits: Splits, config: RunConfig) -> None:
+        """Draw the batches that calibrate normalisation, the same ones for every module.
 
         Args:
-            supernet: A trained one.
             task: Gives loss and metrics.
             splits: Training data calibrates, validation data measures; the test split is not touched.
             config: Gives batch size, calibration batches, device and seed.
         """
-        self._supernet = supernet
         self._task = task
         self._validation = splits.validation
         self._config = config
@@ -42,30 +44,60 @@ class Evaluator:
             for index in range(config.search.calibration_batches)
         ]
 
+    def calibrate(self, module: nn.Module) -> None:
+        """Set the statistics of a module's normalisations, and put it into evaluation mode."""
+        seed_generators(derive_key(self._config.seed, "evaluate"))
+        calibrate_statistics(module, self._calibration)
+
+    def evaluate(self, module: nn.Module) -> dict[str, object]:
+        """Return the task's metrics of a module, which is calibrated.
+
+        Where it has normalisations with statistics, also ``uncalibrated_NAME``: what the metrics are when each batch
+        is normalised by itself, as while the supernet trains. They are of whole batches, for one sample has no
+        statistics.
+
+        The same module gives the same metrics, whatever was evaluated before.
+        """
+        uncalibrated: Mapping[str, Any] = {}
+        if has_statistics(module):
+            drop_statistics(module)
+            uncalibrated = self._measure(module, whole_batches=True)
+            restore_statistics(module)
+        self.calibrate(module)
+        metrics = self._measure(module)
+        return {**metrics, **{f"uncalibrated_{name}": value for name, value in uncalibrated.items()}}
+
+    def _measure(self, module: nn.Module, whole_batches: bool = False) -> Mapping[str, Any]:
+        batch_size, samples = self._config.search.batch_size, len(self._validation)
+        if whole_batches and samples > batch_size:
+            samples -= samples % batch_size
+        seed_generators(derive_key(self._config.seed, "evaluate"))
+        device = self._config.training.device
+        return measure_split(module, self._task, self._validation, batch_size, device, samples)
+
+
+class Evaluator:
+    """Evaluates subnets of a supernet; the supernet is left as it is."""
+
+    def __init__(self, supernet: Supernet, task: Task, splits: Splits, config: RunConfig) -> None:
+        """Prepare for a trained supernet; the rest is as for ``ModuleEvaluator``."""
+        self._supernet = supernet
+        self._modules = ModuleEvaluator(task, splits, config)
+
     def subnet(self, architecture: Architecture) -> nn.Module:
         """Return a copy of a subnet with the supernet's weights, calibrated and in evaluation mode."""
         subnet = self._supernet.extract(architecture)
-        seed_generators(derive_key(self._config.seed, "evaluate"))
-        calibrate_statistics(subnet, self._calibration)
+        self._modules.calibrate(subnet)
         return subnet
 
     def evaluate(self, architecture: Architecture) -> dict[str, object]:
-        """Return the metrics of an architecture with the supernet's weights, and its parameters.
-
-        The same architecture gives the same metrics, whatever was evaluated before.
-        """
-        subnet = self.subnet(architecture)
-        metrics = measure_split(
-            subnet,
-            self._task,
-            self._validation,
-            self._config.search.batch_size,
-            self._config.training.device,
-        )
-        return {**metrics, PARAMETERS: count_parameters(subnet)}
+        """Return the task's metrics of an architecture with the supernet's weights."""
+        return self._modules.evaluate(self._supernet.extract(architecture))
 
 
-def measure_split(module: nn.Module, task: Task, dataset: Dataset, batch_size: int, device: str) -> Mapping[str, Any]:
+def measure_split(
+    module: nn.Module, task: Task, dataset: Dataset, batch_size: int, device: str, samples: int | None = None
+) -> Mapping[str, Any]:
     """Return a module's metrics on a split, in evaluation mode.
 
     Args:
@@ -74,12 +106,14 @@ def measure_split(module: nn.Module, task: Task, dataset: Dataset, batch_size: i
         dataset: The split, in its own order.
         batch_size: Samples in a batch.
         device: Where the batches go.
+        samples: How many to measure, from the first on; by default all.
     """
+    samples = len(dataset) if samples is None else samples
     module.eval()
     totals: dict[str, float] = {"loss": 0.0, "weight": 0.0}
     with torch.no_grad():
-        for start in range(0, len(dataset), batch_size):
-            indices = range(start, min(start + batch_size, len(dataset)))
+        for start in range(0, samples, batch_size):
+            indices = range(start, min(start + batch_size, samples))
             batch = move_batch(dataset.batch(indices, key=0), device)
             outputs = module(batch.inputs)
             add_measures(totals, task, outputs, batch.targets)
@@ -116,8 +150,3 @@ def as_mapping(value: object, task: Task, method: str) -> Mapping[str, Any]:
             f"{value!r} of type {type(value).__name__}."
         )
     return value
-
-
-def count_parameters(module: nn.Module) -> int:
-    """Return the number of scalar parameters of a module."""
-    return sum(parameter.numel() for parameter in module.parameters())

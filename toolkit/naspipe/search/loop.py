@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from naspipe.errors import NaspipeError, SearchError
+from naspipe.config.schema import BudgetConfig
+from naspipe.errors import NaspipeError, RunFolderError, SearchError
 from naspipe.search.objective import Objective, read_metrics, require_objectives
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.search.trial import Trial
@@ -15,7 +16,10 @@ from naspipe.usercode import calling
 MAX_REPEATS = 1_000
 """Known architectures proposed in a row before a space counts as used up."""
 
-Evaluate = Callable[[Architecture], dict[str, object]]
+Metrics = dict[str, object]
+
+Evaluate = Callable[[Sequence[Architecture]], Iterable[tuple[int, Metrics | Exception]]]
+"""Gives for each architecture its place among them, and its metrics or why it has none; in any order."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,29 @@ class SearchResult:
     note: str
 
 
+def one_by_one(evaluate: Callable[[Architecture], Metrics]) -> Evaluate:
+    """Return an evaluation of single architectures as one of many; what it raises is why one has no metrics."""
+
+    def evaluate_all(architectures: Sequence[Architecture]) -> Iterator[tuple[int, Metrics | Exception]]:
+        for place, architecture in enumerate(architectures):
+            try:
+                metrics: Metrics | Exception = evaluate(architecture)
+            except Exception as error:
+                metrics = error
+            yield place, metrics
+
+    return evaluate_all
+
+
 def run_search(
     space: SearchSpace,
     strategy: Strategy,
     objectives: Sequence[Objective],
-    budget: int,
+    budget: BudgetConfig,
     evaluate: Evaluate,
     on_trial: Callable[[Trial], None],
     known: Sequence[Trial] = (),
+    seconds: Callable[[], float] = lambda: 0.0,
 ) -> SearchResult:
     """Search a space; no architecture is evaluated twice.
 
@@ -46,45 +65,61 @@ def run_search(
         space: What is searched.
         strategy: Proposes architectures; it has been started.
         objectives: What is optimised.
-        budget: Number of architectures to evaluate.
-        evaluate: Gives the metrics of an architecture. A trial whose evaluation raises, or whose
+        budget: When to end.
+        evaluate: Gives the metrics of the new architectures of a generation. A trial that has none, or whose
             objectives are no finite numbers, has failed; the search goes on.
-        on_trial: Called with each new trial.
+        on_trial: Called with each new trial, in their order; if the evaluation breaks off, also with those that are
+            ahead of the others.
         known: Trials of an earlier, broken-off search with the same settings: they are looked up
             instead of evaluated, so that the search goes on where it stopped.
+        seconds: Time that the search has taken so far, earlier parts included.
 
     Raises:
         SearchError: Every trial failed (the first reason is shown), or the strategy failed, or proposed
             nothing or what is no architecture of the space.
+        RunFolderError: The strategy proposes something else than what is known was.
     """
-    recorded = {trial.architecture: trial for trial in known}
+    recorded = {trial.index: trial for trial in known}
     trials: dict[Architecture, Trial] = {}
-    repeats = 0
+    generations = repeats = 0
     note = ""
-    while len(trials) < budget and not note:
-        outcomes = []
-        for checked in _ask(strategy, space, f"after {len(trials)} of {budget} trials"):
-            trial = trials.get(checked)
-            repeats = repeats + 1 if trial else 0
-            if trial is None:
-                if len(trials) == budget:
-                    break
-                trial = recorded.get(checked)
-                if trial is None:
-                    trial = _evaluate(len(trials), checked, objectives, evaluate)
-                    on_trial(trial)
-                trials[checked] = trial
-            outcomes.append(Outcome(checked, trial.values(objectives)))
-        else:
+    while not note:
+        # What is known is gone through again, whatever time it took.
+        replayed = len(trials) > max(recorded, default=-1)
+        if _is_spent(budget, len(trials), generations, seconds() if replayed else 0.0):
+            break
+        proposals = _ask(strategy, space, f"after {len(trials)} trials")
+        new: dict[Architecture, int] = {}
+        for proposal in proposals:
+            is_new = proposal not in trials and proposal not in new
+            repeats = 0 if is_new else repeats + 1
+            if is_new and len(trials) + len(new) == budget.trials:
+                break
+            if is_new:
+                new[proposal] = len(trials) + len(new)
+        _refuse_another_past(space, new, recorded)
+        trials.update((a, recorded[index]) for a, index in new.items() if index in recorded)
+        rest = [(a, index) for a, index in new.items() if index not in recorded]
+        trials.update((trial.architecture, trial) for trial in _evaluate(rest, objectives, evaluate, on_trial))
+        if all(proposal in trials for proposal in proposals):
             with calling(f"strategy {type(strategy).__name__}: tell()", SearchError):
-                strategy.tell(outcomes)
+                strategy.tell([Outcome(proposal, trials[proposal].values(objectives)) for proposal in proposals])
+        generations += 1
         note = _used_up(space, len(trials), repeats)
-    done = list(trials.values())
+    done = sorted(trials.values(), key=lambda trial: trial.index)
     failed = [trial for trial in done if trial.reason is not None]
     if len(failed) == len(done):
         reason = f" The first reason: {failed[0].reason}." if failed else ""
         raise SearchError(f"all {len(done)} trials of the search failed.{reason}")
-    return SearchResult(done, note if len(done) < budget else "")
+    return SearchResult(done, note if len(done) != budget.trials else "")
+
+
+def _is_spent(budget: BudgetConfig, trials: int, generations: int, seconds: float) -> bool:
+    return (
+        trials == budget.trials
+        or generations == budget.generations
+        or (budget.seconds is not None and seconds >= budget.seconds)
+    )
 
 
 def _ask(strategy: Strategy, space: SearchSpace, when: str) -> list[Architecture]:
@@ -100,15 +135,61 @@ def _ask(strategy: Strategy, space: SearchSpace, when: str) -> list[Architecture
         raise SearchError(f"{what} must return architectures of the space, but: {error}") from error
 
 
-def _evaluate(index: int, architecture: Architecture, objectives: Sequence[Objective], evaluate: Evaluate) -> Trial:
+def _refuse_another_past(space: SearchSpace, new: Mapping[Architecture, int], recorded: Mapping[int, Trial]) -> None:
+    """Raise an error if a search that is gone through again proposes something else than before."""
+    for architecture, index in new.items():
+        if index in recorded and recorded[index].architecture != architecture:
+            raise RunFolderError(
+                f"a search that goes on must propose what it did before, but trial {index} is now "
+                f"{space.format(architecture)} and was {space.format(recorded[index].architecture)}. Has the code "
+                "of the strategy, or of a library that it uses, changed? Undo that, or search in a new run."
+            )
+
+
+def _evaluate(
+    new: Sequence[tuple[Architecture, int]],
+    objectives: Sequence[Objective],
+    evaluate: Evaluate,
+    on_trial: Callable[[Trial], None],
+) -> list[Trial]:
+    """Return the trials of architectures with these indices.
+
+    They are handed on in order; if the evaluation breaks off, those that are ahead of the others at the end.
+    """
+    trials: list[Trial] = []
+    ahead: dict[int, Trial] = {}
     try:
-        metrics = evaluate(architecture)
+        for place, metrics in evaluate([architecture for architecture, _ in new]) if new else ():
+            architecture, index = new[place]
+            ahead[place] = _as_trial(index, architecture, metrics, objectives)
+            while len(trials) in ahead:
+                trials.append(ahead.pop(len(trials)))
+                on_trial(trials[-1])
+    except BaseException:
+        for place in sorted(ahead):
+            on_trial(ahead[place])
+        raise
+    assert len(trials) == len(new), "every architecture is evaluated"
+    return trials
+
+
+def _as_trial(
+    index: int, architecture: Architecture, metrics: Metrics | Exception, objectives: Sequence[Objective]
+) -> Trial:
+    try:
+        if isinstance(metrics, Exception):
+            raise metrics
         require_objectives(metrics, objectives)
         numbers = read_metrics(metrics)
     except Exception as error:
-        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        return Trial(index, architecture, {}, reason=f"{kind}{error}")
+        return Trial(index, architecture, {}, reason=reason_of(error))
     return Trial(index, architecture, numbers)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a trial failed, for its record."""
+    kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+    return f"{kind}{error}"
 
 
 def _used_up(space: SearchSpace, count: int, repeats: int) -> str:

@@ -7,19 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from naspipe import registry
+from naspipe.config.resolve import construct
 from naspipe.config.schema import SearchConfig
-from naspipe.errors import InputError, TaskError
+from naspipe.errors import InputError, PluginError, TaskError
+from naspipe.search.condition import Condition, parse_condition
+from naspipe.search.measure import Measure
+from naspipe.search.numbers import as_number
 from naspipe.suggestions import listing, nearest
 from naspipe.tasks.task import Direction, Task
 from naspipe.usercode import calling
 
 PARAMETERS = "parameters"
-"""The objective that every task has: parameters of the subnet, fewer is better."""
+"""The measure that is taken of every candidate."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric that a search optimises.
+    """A metric that a search optimises: one of the task's, or a measure.
 
     Attributes:
         name: Name of the metric.
@@ -55,27 +60,95 @@ def read_directions(task: Task) -> dict[str, Direction]:
 
 
 def find_objectives(task: Task, names: Sequence[str]) -> list[Objective]:
-    """Return the objectives of these names.
+    """Return the objectives of these names: metrics of the task, and measures.
 
     Raises:
         TaskError: The task does not say which way its metrics are better.
-        InputError: A name is unknown, or given twice.
+        InputError: A name is unknown, both a metric's and a measure's, or given twice.
     """
-    known: dict[str, Direction] = {**read_directions(task), PARAMETERS: "minimize"}
-    default = SearchConfig.model_fields["objectives"].default
+    metrics, known = read_directions(task), registry.objectives.names()
+    found = []
     for name in names:
-        if name not in known:
+        if name in metrics and name in known:
+            raise InputError(
+                f"objective {name!r} is a metric of {type(task).__name__} and a measure as well. Rename the metric."
+            )
+        if name in metrics:
+            found.append(Objective(name, metrics[name]))
+            continue
+        if name not in known and ":" not in name:
+            all_names = [*metrics, *known]
+            default = SearchConfig.model_fields["objectives"].default
             remedy = (
                 f" {name!r} is the default: set search.objectives to one or more of these."
                 if list(names) == default
                 else ""
             )
             raise InputError(
-                f"there is no objective {name!r}.{nearest(name, known)} This task has {listing(known)}.{remedy}"
+                f"there is no objective {name!r}.{nearest(name, all_names)} There are the metrics of the task, "
+                f"{listing(metrics)}, and the measures {listing(known)}, or a reference: file.py:Class.{remedy}"
             )
-    if len(set(names)) != len(names):
+        found.append(Objective(measure_name(name), find_measure(name).direction))
+    if len({objective.name for objective in found}) != len(names):
         raise InputError(f"objectives must differ, but are {list(names)!r}.")
-    return [Objective(name, known[name]) for name in names]
+    return found
+
+
+def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
+    """Return the conditions that candidates must satisfy; the metrics they name may be references.
+
+    Raises:
+        InputError: One is malformed, or is not on a measure.
+    """
+    metrics, known = read_directions(task), registry.objectives.names()
+    constraints = [parse_condition(text) for text in texts]
+    for constraint in constraints:
+        name = constraint.metric
+        if name in known or ":" in name:
+            continue
+        late = f" {name!r} is known only once a candidate has been evaluated." if name in metrics else ""
+        raise InputError(
+            f"a constraint must be on a measure, which is taken before a candidate is evaluated, but is on {name!r}."
+            f"{late}{nearest(name, known)} There are {listing(known)}, or a reference: file.py:Class."
+        )
+    return constraints
+
+
+def find_measures(task: Task, objectives: Sequence[str], constraints: Sequence[Condition]) -> dict[str, Measure]:
+    """Return every measure that a search takes, by the name of its metric.
+
+    Args:
+        task: Its metrics are no measures.
+        objectives: Names of the objectives, as the configuration gives them.
+        constraints: As ``find_constraints`` returned them.
+
+    Raises:
+        PluginError: One cannot be found or imported.
+    """
+    metrics = read_directions(task)
+    names = [PARAMETERS, *(name for name in objectives if name not in metrics), *(c.metric for c in constraints)]
+    return {measure_name(name): find_measure(name) for name in dict.fromkeys(names)}
+
+
+def measure_name(name: str) -> str:
+    """Return what a measure is called among the metrics of a trial: of a reference its last part."""
+    return name.rpartition(":")[2]
+
+
+def find_measure(name: str) -> Measure:
+    """Return a measure by its registered name, or by a reference.
+
+    Raises:
+        PluginError: There is none, it cannot be imported, or does not say which way is better.
+    """
+    measure: Measure = construct(registry.objectives, name, {})
+    direction: object = getattr(measure, "direction", None)
+    if direction not in get_args(Direction):
+        raise PluginError(
+            f"objective {name!r} must say which way is better: its attribute direction must be 'maximize' or "
+            f"'minimize', but is {direction!r}."
+        )
+    return measure
 
 
 def read_metrics(metrics: Mapping[str, object]) -> dict[str, int | float]:
@@ -101,12 +174,3 @@ def require_objectives(metrics: Mapping[str, object], objectives: Sequence[Objec
             )
         if not math.isfinite(number):
             raise ValueError(f"objective {objective.name!r} must be finite, but is {number!r}")
-
-
-def as_number(value: object) -> int | float | None:
-    """Return a number, a scalar of NumPy or a tensor of no dimensions as Python's own; else None."""
-    if not isinstance(value, (int, float)) and getattr(value, "shape", None) == ():
-        value = value.item()  # type: ignore[attr-defined]  # whatever has a shape of this kind has it
-    if isinstance(value, bool):
-        return None
-    return int(value) if isinstance(value, int) else float(value) if isinstance(value, float) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from naspipe.directions import Direction
 from naspipe.errors import InputError
@@ -32,7 +33,15 @@ class Strategy(ABC):
     evaluation ends first. An architecture may be proposed again: it is told its value again, is not
     evaluated, and costs no budget. One object serves one search, and draws only from keys of its seed.
     What ``start`` raises is bad input; what ``ask`` or ``tell`` raises ends the search, whose trials are kept.
+    A search that is resumed starts a new object and goes through what was told again, so no state is saved; ``ask``
+    must therefore be a function of space, directions, seed and what was told. Constraints are part of the space's
+    validity rule.
+
+    Attributes:
+        learns: Whether what it proposes depends on what it is told.
     """
+
+    learns: ClassVar[bool] = True
 
     @abstractmethod
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:

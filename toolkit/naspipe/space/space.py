@@ -6,7 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from naspipe.errors import ArchitectureError, SpaceError
 from naspipe.space.architecture import Architecture
@@ -28,7 +28,12 @@ class SearchSpace(ABC):
     A plug-in author subclasses it: ``__init__`` takes the space's parameters and passes the decisions
     to ``super().__init__``; ``blocks`` yields the modules. Only ``blocks`` needs torch, so spaces can
     be counted, drawn from and planned for without it.
+
+    Attributes:
+        max_tries: Random architectures that the validity rule may refuse in a row.
     """
+
+    max_tries: ClassVar[int] = MAX_TRIES
 
     def __init__(self, decisions: Iterable[Decision]) -> None:
         """Check and keep the decisions.
@@ -199,16 +204,16 @@ class SearchSpace(ABC):
         """Draw a valid architecture: each decision uniformly, again until the validity rule admits it.
 
         Raises:
-            SpaceError: None of ``MAX_TRIES`` draws was valid.
+            SpaceError: None of ``max_tries`` draws was valid.
         """
         uniform = generator.random
-        for _ in range(MAX_TRIES):
+        for _ in range(self.max_tries):
             architecture = self.from_indices([int(uniform() * len(o)) for o in self._options])
             if self._admits(architecture):
                 return architecture
         raise SpaceError(
             f"the validity rule of {type(self).__name__} must admit some architecture, but refused each of "
-            f"{MAX_TRIES} random ones. Loosen the rule, or make decisions depend on each other by "
+            f"{self.max_tries} random ones. Loosen the rule, or make decisions depend on each other by "
             "Decision(..., when=...)."
         )
 

@@ -44,6 +44,11 @@ def restore_statistics(module: nn.Module) -> None:
             norm.num_batches_tracked = torch.tensor(0, dtype=torch.long, device=device)
 
 
+def has_statistics(module: nn.Module) -> bool:
+    """Tell whether some normalisation below ``module`` has running statistics."""
+    return any(norm.track_running_stats for norm in _norms(module))
+
+
 def calibrate_statistics(module: nn.Module, inputs: Iterable[Any]) -> None:
     """Set running statistics to their average over batches; leaves the module in evaluation mode.
 

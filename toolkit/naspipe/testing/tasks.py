@@ -16,7 +16,8 @@ from naspipe.errors import TaskError
 from naspipe.files import digest_tensors
 from naspipe.keys import derive_key, draw_permutation, keyed_random
 from naspipe.search.evaluation import add_measures, add_sums, as_mapping
-from naspipe.search.objective import as_number, read_directions
+from naspipe.search.numbers import as_number
+from naspipe.search.objective import read_directions
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.classification import ClassificationTask
 from naspipe.tasks.data import Batch, Dataset, Splits, split_batch

@@ -55,13 +55,7 @@ def check_processes(config: RunConfig) -> None:
         (registry.samplers, config.sampler.name),
         (registry.executors, config.executor.name),
     ):
-        cls = kind.get(name)
-        if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__ or kind.is_local(name):
-            raise InputError(
-                f"executor.transport 'distributed' starts a process for each stage, but {kind.kind} {name!r} is known "
-                f"to this process only ({cls.__module__}.{cls.__qualname__}). Put its class into a file or a package "
-                "and name it as file.py:Class or package.module:Class, or set executor.transport to in-process."
-            )
+        kind.require_elsewhere(name, "executor.transport 'distributed'", "set executor.transport to in-process")
 
 
 def _check_backend(config: RunConfig) -> None:
