@@ -11,6 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from naspipe.search.objective import Objective
+from naspipe.search.selection import rank_by_knee
 from naspipe.search.trial import Trial, pareto_front
 
 MAX_POINTS = 1_000
@@ -18,6 +19,7 @@ MAX_POINTS = 1_000
 
 INK, ACCENT, SOFT, MARK = "#1f2937", "#0f766e", "#94a3b8", "#b45309"
 STAR = {"size": 15, "color": MARK, "symbol": "star"}
+RING = {"size": 17, "color": MARK, "symbol": "circle-open", "line": {"width": 2}}
 
 
 def new_figure(height: int, x_title: str, y_title: str) -> Any:
@@ -105,7 +107,7 @@ def pareto_figure(
     texts: Mapping[int, str],
     best: int | None,
 ) -> Any:
-    """Return the first objective against another, with the trials that no other is better than."""
+    """Return the first objective against another, with the trials that no other is better than and their knee."""
     first = objectives[0]
     complete = [trial for trial in trials if trial.reason is None]
     front = pareto_front(complete, objectives)
@@ -122,6 +124,8 @@ def pareto_figure(
             **steps, mode="lines", line={"color": ACCENT, "width": 1.5, "shape": "hv"},
             hoverinfo="skip", showlegend=False,
         )  # fmt: skip
+    knee = rank_by_knee(front, objectives)[:1]
+    _add_trials(figure, knee, texts, "knee", RING, other.name, first.name)
     chosen = [trial for trial in complete if trial.index == best]
     _add_trials(figure, chosen, texts, "chosen", STAR, other.name, first.name)
     return figure

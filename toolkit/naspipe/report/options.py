@@ -18,7 +18,10 @@ def option_counts(space: SearchSpace, architectures: Sequence[Mapping[str, Any]]
     """Return how often each option of each decision was trained."""
     counts = _count(space, architectures)
     hover = [
-        [f"{decision.name} = {option}: {n:,}" for option, n in zip(decision.options, counts[decision.name], strict=True)]
+        [
+            f"{decision.name} = {option}: {n:,}"
+            for option, n in zip(decision.options, counts[decision.name], strict=True)
+        ]
         for decision in space.decisions
     ]
     rows = list(counts.values())
@@ -46,7 +49,7 @@ def option_survival(
     hover: list[list[str]] = []
     for decision in space.decisions:
         pairs = list(zip(before[decision.name], after[decision.name], strict=True))
-        rows.append([None if a is None or b is None else 100 * (b - a) for a, b in pairs])
+        rows.append([None if a is None or b is None else round(100 * (b - a)) for a, b in pairs])
         hover.append(
             [
                 f"{decision.name} = {option}<br>{_percent(a)} of the evaluated, {_percent(b)} of the best"
@@ -55,7 +58,7 @@ def option_survival(
         )
     bound = max((abs(value) for row in rows for value in row if value is not None), default=0.0) or 1.0
     return _heatmap(
-        space, rows, hover, texts="%{z:+.0f}",
+        space, rows, hover, texts="%{z:+d}",
         colorscale=[[0, MARK], [0.5, "#ffffff"], [1, ACCENT]], zmin=-bound, zmax=bound,
         colorbar={"title": "points", "thickness": 12},
     )  # fmt: skip
