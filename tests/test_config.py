@@ -97,8 +97,8 @@ search:
         ("search.objectives=[flops, flops]", "objectives must differ"),
         ("search.constraints=[accuracy>0.5]", "'accuracy' is known only once a candidate has been evaluated"),
         ("search.constraints=[flop<1e6]", "but is on 'flop'. Did you mean 'flops'?"),
-        ("search.constraints=[flops<many]", "a condition must compare a metric with a finite number"),
-        ("search.constraints=[flops]", "as in flops<=1e6, but is 'flops'"),
+        ("search.constraints=[flops<many]", "a condition must compare a metric with a number by"),
+        ("search.constraints=[flops]", "as in parameters<1e6, but got 'flops'"),
         ("search.workers=0", "search.workers: must be greater than or equal to 1, but got 0"),
         ("search.strategy={name: evolution, population: 1}", "greater than or equal to 2, but got 1"),
         (

@@ -250,7 +250,7 @@ def test_conditions_and_the_pick_choose(finished: Run, command: Command) -> None
     assert code == 0
     shown = [int(row.split()[2].replace(",", "")) for row in text.splitlines()[1:-1]]
     assert shown == [size for size in sizes if size <= middle]
-    assert f"complete trials that satisfy parameters <= {middle:g} and accuracy >= 0 and loss > 0" in text
+    assert f"complete trials that satisfy parameters <= {middle:,} and accuracy >= 0 and loss > 0" in text
     assert len(command(*arguments, "--pick", "knee")[1].splitlines()) == 3
     assert "the knee of their Pareto front first." in command(*arguments, "--pick", "knee")[1]
 
@@ -260,7 +260,7 @@ def test_a_choice_that_cannot_be_made_is_bad_input_that_says_what_can(
 ) -> None:
     for option, value, message in (
         ("--where", "params<5", "no metric 'params'. Did you mean 'parameters'? The metrics are accuracy, loss"),
-        ("--where", "parameters", "a condition must compare a metric with a finite number"),
+        ("--where", "parameters", "a condition must compare a metric with a number by"),
         ("--where", "parameters<1", "no trial satisfies parameters < 1. Trial "),
         ("--pick", "loss", "no objective 'loss' to pick by. There is accuracy, parameters, knee."),
         ("--best", "0", "greater than or equal to 1"),

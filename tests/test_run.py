@@ -33,7 +33,8 @@ def test_a_run_leaves_everything_it_promises(finished: Run) -> None:
     names = {str(path.relative_to(finished.path)) for path in finished.path.rglob("*") if path.is_file()}
     assert names == {
         "config.yaml", "environment.json", "train/metrics.jsonl", "train/supernet.safetensors",
-        "search/trials.jsonl", "search/settings.json", "best/architecture.json", "best/epochs.jsonl",
+        "search/trials.jsonl", "search/settings.json", "search/study.journal",
+        "best/architecture.json", "best/epochs.jsonl",
         "best/model.safetensors", "best/metrics.json", "report.html", ".lock",
     }  # fmt: skip
     metrics = list(read_lines(finished.folder.training_metrics))

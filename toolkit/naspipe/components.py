@@ -24,16 +24,10 @@ from naspipe.config.source import Key, Source, path_text
 from naspipe.errors import ConfigError, InputError, Problem, SpaceError
 from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.keys import keyed_random
-from naspipe.search.condition import Condition
+from naspipe.search.conditions import Condition
+from naspipe.search.constraints import find_constraints, find_measures
 from naspipe.search.measure import Measure
-from naspipe.search.objective import (
-    Objective,
-    find_constraints,
-    find_measures,
-    find_objectives,
-    measure_name,
-    read_directions,
-)
+from naspipe.search.objective import Objective, find_objectives, measure_name, read_directions
 from naspipe.search.sampler import Sampler
 from naspipe.search.strategy import Strategy
 from naspipe.space import SearchSpace

@@ -82,6 +82,11 @@ class RunFolder:
         return self.root / "search" / "settings.json"
 
     @property
+    def study(self) -> Path:
+        """The trials as an Optuna study, which optuna-dashboard opens; behind the trials until the search ends."""
+        return self.root / "search" / "study.journal"
+
+    @property
     def search_clock(self) -> Path:
         """Seconds that the search has taken; there if its budget is one of time."""
         return self.root / "search" / "seconds.json"

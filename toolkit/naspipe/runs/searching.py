@@ -21,6 +21,7 @@ from naspipe.search.evaluation import Evaluator
 from naspipe.search.feasibility import Feasibility, constrained
 from naspipe.search.loop import Evaluate, Metrics, SearchResult, run_search
 from naspipe.search.measurements import Measurements
+from naspipe.search.study import StudyJournal
 from naspipe.search.trial import Trial, pareto_front
 from naspipe.search.workers import WorkerPool
 from naspipe.space import Architecture
@@ -64,6 +65,7 @@ def search_supernet(
     with contextlib.ExitStack() as stack:
         timed = any(measure.timed for measure in components.measures.values())
         on_timed = stack.enter_context(JsonLines(folder.timings)).append if timed else _forget
+        journal = stack.enter_context(StudyJournal(folder.study, space, objectives, folder.root.name, known))
         log = stack.enter_context(JsonLines(folder.trials))
         measurements = Measurements(
             components.measures, space, supernet.extract, splits.validation, config, folder.timed(), on_timed
@@ -77,6 +79,7 @@ def search_supernet(
 
         def on_trial(trial: Trial) -> None:
             log.append(trial.to_record(space))
+            journal.add(trial)
             clock.save()
             detail = trial.describe(objectives)
             watch(Progress("search", trial.index + 1, budget.trials or trial.index + 1, detail))
@@ -183,9 +186,9 @@ def settle_search(config: RunConfig, components: Components, folder: RunFolder) 
     settings = {
         "decisions": {
             decision.name: {
-                "options": list(decision.options),
+                "options": [repr(option) for option in decision.options],
                 "parent": decision.parent,
-                "parent_options": list(decision.parent_options),
+                "parent_options": [repr(option) for option in decision.parent_options],
             }
             for decision in components.space.decisions
         },

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from naspipe.search.condition import Condition
+from naspipe.search.conditions import Condition
 from naspipe.space import Architecture, SearchSpace
 
 MAX_TRIES = 2_000

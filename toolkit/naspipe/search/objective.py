@@ -11,7 +11,6 @@ from naspipe import registry
 from naspipe.config.resolve import construct
 from naspipe.config.schema import SearchConfig
 from naspipe.errors import InputError, PluginError, TaskError
-from naspipe.search.condition import Condition, parse_condition
 from naspipe.search.measure import Measure
 from naspipe.search.numbers import as_number
 from naspipe.suggestions import listing, nearest
@@ -92,42 +91,6 @@ def find_objectives(task: Task, names: Sequence[str]) -> list[Objective]:
     if len({objective.name for objective in found}) != len(names):
         raise InputError(f"objectives must differ, but are {list(names)!r}.")
     return found
-
-
-def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
-    """Return the conditions that candidates must satisfy; the metrics they name may be references.
-
-    Raises:
-        InputError: One is malformed, or is not on a measure.
-    """
-    metrics, known = read_directions(task), registry.objectives.names()
-    constraints = [parse_condition(text) for text in texts]
-    for constraint in constraints:
-        name = constraint.metric
-        if name in known or ":" in name:
-            continue
-        late = f" {name!r} is known only once a candidate has been evaluated." if name in metrics else ""
-        raise InputError(
-            f"a constraint must be on a measure, which is taken before a candidate is evaluated, but is on {name!r}."
-            f"{late}{nearest(name, known)} There are {listing(known)}, or a reference: file.py:Class."
-        )
-    return constraints
-
-
-def find_measures(task: Task, objectives: Sequence[str], constraints: Sequence[Condition]) -> dict[str, Measure]:
-    """Return every measure that a search takes, by the name of its metric.
-
-    Args:
-        task: Its metrics are no measures.
-        objectives: Names of the objectives, as the configuration gives them.
-        constraints: As ``find_constraints`` returned them.
-
-    Raises:
-        PluginError: One cannot be found or imported.
-    """
-    metrics = read_directions(task)
-    names = [PARAMETERS, *(name for name in objectives if name not in metrics), *(c.metric for c in constraints)]
-    return {measure_name(name): find_measure(name) for name in dict.fromkeys(names)}
 
 
 def measure_name(name: str) -> str:
