@@ -69,4 +69,5 @@ def hypervolume_figure(history: HypervolumeHistory) -> Any:
         hovertemplate="trial %{x}: %{y:.4f}<extra></extra>",
     )  # fmt: skip
     figure.update_layout(margin={"t": 30})
+    figure.update_yaxes(range=[0, 1.03])
     return figure
