@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import subprocess
 import sys
@@ -17,11 +18,13 @@ import yaml
 from conftest import TINY, Command, TinySpace, TinyTask
 from test_image_tasks import arrays, write_idx, write_images
 
+import naspipe
 from naspipe import SearchSpace, registry
 from naspipe.errors import InputError, PluginError
 from naspipe.testing import (
     ExecutorCases,
     Noise,
+    ObjectiveCases,
     SamplerCases,
     SearchSpaceCases,
     StrategyCases,
@@ -62,6 +65,11 @@ BUILT_IN: dict[tuple[str, str], dict[str, Any]] = {
     ("executor", "gpipe"): {"bulk": 3},
     ("executor", "one_f_one_b"): {},
     ("executor", "pipedream"): {},
+    ("objective", "parameters"): {},
+    ("objective", "flops"): {},
+    ("objective", "activation_memory"): {},
+    ("objective", "latency"): {},
+    ("objective", "nasbench201"): {},
     ("task", "digits"): {},
     ("task", "fashion_mnist"): {"folder": "idx", "verify": False},
     ("task", "image_folder"): {"folder": "pictures", "size": 8, "channels": 1},
@@ -114,6 +122,8 @@ def test_what_is_built_in_conforms(kind: str, name: str, monkeypatch: pytest.Mon
     others = {result.check.name: result.reason for result in results if result.verdict != "holds"}
     if (kind, name) in ONE_OBJECTIVE:
         assert others.pop("two_objectives_can_be_searched").startswith("start refuses 2 objectives, on Plain: ")
+    if name == "latency":
+        assert others.pop("it_is_a_function_of_the_candidate") == "it depends on the clock, as it says"
     if name == "language_model":
         assert "has many equal samples" in others.pop("splits_share_no_samples")
     assert others == {}
@@ -399,3 +409,31 @@ def test_an_option_without_effect_warns(no_processes: None, command: Command) ->
     code, _, errors = command("plugins", "check", "uniform", "--task", "digits")
     assert code == 0
     assert errors == "Warning: --task and --inputs have no effect on the checks of a sampler.\n"
+
+
+class Worse(naspipe.Measure):
+    """Breaks each promise that an objective makes."""
+
+    direction = "best"  # type: ignore[assignment]  # on purpose
+    count = 0
+
+    def measure(self, candidate: naspipe.Candidate) -> float:
+        type(self).count += 1
+        candidate.module.train()
+        return random.random() + type(self).count
+
+
+def test_an_objective_that_keeps_no_promise_fails_every_check() -> None:
+    found = {result.check.name: result for result in check_plugin(Worse)}
+    verdicts = {name: result.verdict for name, result in found.items()}
+    assert verdicts.pop("it_gives_a_finite_number") == "holds"
+    assert set(verdicts.values()) == {"fails"}
+    assert "must be 'maximize' or 'minimize', but is 'best'" in found["it_says_which_way_is_better"].reason
+    assert "must leave the module as it is" in found["it_leaves_the_module_as_it_was"].reason
+    assert "global generator of random" in found["it_is_a_function_of_the_candidate"].reason
+
+
+class TestObjective(ObjectiveCases):
+    @pytest.fixture
+    def plugin(self) -> Subject:
+        return Subject("flops", task=IMAGES, space=Subject("vit", {"width": 16, "blocks": 1}))

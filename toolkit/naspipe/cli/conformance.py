@@ -39,7 +39,7 @@ def show_conformance(
         overrides: More parameters, as ``key=value``.
         task: The task that a space is run on, with parameters.
         inputs: The shape of noise that a space is run on, as in ``3,32,32``.
-        space: The space that a task, a sampler or a strategy is checked with, with parameters.
+        space: The space that a task, an objective, a sampler or a strategy is checked with, with parameters.
         config: A run's configuration that gives task and space.
 
     Raises:
@@ -100,8 +100,18 @@ def _named(text: str, overrides: Sequence[str]) -> Iterator[Subject]:
     apply_overrides(source, overrides)
     if source.problems:
         raise ConfigError(source.problems)
-    for registry in registries_of(name):
-        yield as_subject(Subject(name, source.data), registry.kind)
+    subjects = [as_subject(Subject(name, source.data), registry.kind) for registry in registries_of(name)]
+    # A name may be known in several kinds, of which only one takes these parameters.
+    fitting = [subject for subject in subjects if _can_be_made(subject)]
+    yield from fitting or subjects
+
+
+def _can_be_made(subject: Subject) -> bool:
+    try:
+        subject.make()
+    except InputError:
+        return False
+    return True
 
 
 def _noise(text: str) -> Subject:
@@ -113,7 +123,7 @@ def _noise(text: str) -> Subject:
 
 def _warn_of_no_effect(subject: Subject, batches: str | None, space: str | None) -> None:
     idle = []
-    if batches is not None and subject.kind != "space":
+    if batches is not None and subject.kind not in ("space", "objective"):
         idle.append("--task and --inputs have")
     if space is not None and subject.kind in ("space", "executor"):
         idle.append("--space has")
@@ -124,9 +134,9 @@ def _warn_of_no_effect(subject: Subject, batches: str | None, space: str | None)
 def _title(subject: Subject) -> str:
     values = "".join(f":{key}={value}" for key, value in subject.parameters.items())
     title = f"{subject.kind} {subject.plugin}{values}"
-    if subject.kind == "space":
+    if subject.kind in ("space", "objective"):
         title += f", on batches of task {subject.task_subject.cls.__name__}"
-    elif subject.space_subject is not None and subject.kind != "executor":
+    if subject.space_subject is not None and subject.kind not in ("executor", "space"):
         title += f", with space {subject.space_subject.cls.__name__}"
     return title
 

@@ -47,13 +47,14 @@ def check_plugin(
         typer.Argument(metavar="PLUGIN", help="Name or file.py:Class; parameters as in gpipe:bulk=4."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="The task that a space is run on; parameters as above.  [default: digits]")
+        str | None,
+        typer.Option(help="The task whose batches a space or an objective gets; as above.  [default: digits]"),
     ] = None,
     inputs: Annotated[
         str | None, typer.Option(metavar="SHAPE", help="Run a space on noise of this shape, as in 3,32,32.")
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="The space that a task, a sampler or a strategy is checked with.")
+        str | None, typer.Option(help="The space that a task, an objective, a sampler or a strategy is checked with.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A run's YAML that gives task and space; without PLUGIN all of its plug-ins.")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from naspipe.testing.kit import checks_of as checks_of
     from naspipe.testing.noise import Noise as Noise
     from naspipe.testing.pytest_cases import ExecutorCases as ExecutorCases
+    from naspipe.testing.pytest_cases import ObjectiveCases as ObjectiveCases
     from naspipe.testing.pytest_cases import SamplerCases as SamplerCases
     from naspipe.testing.pytest_cases import SearchSpaceCases as SearchSpaceCases
     from naspipe.testing.pytest_cases import StrategyCases as StrategyCases
@@ -29,6 +30,7 @@ _HOMES = {
     "ExecutorCases": "pytest_cases",
     "Noise": "noise",
     "Result": "check",
+    "ObjectiveCases": "pytest_cases",
     "SamplerCases": "pytest_cases",
     "SearchSpaceCases": "pytest_cases",
     "StrategyCases": "pytest_cases",

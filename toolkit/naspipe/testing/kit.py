@@ -16,6 +16,7 @@ _MODULES = {
     "strategy": ("strategies",),
     "executor": ("executors",),
     "task": ("tasks",),
+    "objective": ("objectives",),
 }
 
 
@@ -23,7 +24,7 @@ def checks_of(kind: str) -> tuple[Check, ...]:
     """Return the checks of a kind, in the order in which they are run.
 
     Args:
-        kind: ``space``, ``sampler``, ``strategy``, ``executor`` or ``task``.
+        kind: ``space``, ``sampler``, ``strategy``, ``executor``, ``task`` or ``objective``.
     """
     found: list[Check] = []
     for module in _MODULES[kind]:
@@ -47,9 +48,9 @@ def check_plugin(
     Args:
         plugin: Its class, its registered name, or a reference as ``file.py:Class``.
         parameters: Those of its constructor.
-        task: For a space the task that gives its batches; by default digits.
-        space: For a task a space whose outputs its loss is checked with; for a sampler or a strategy the one
-            space that it is for.
+        task: For a space or an objective the task that gives its batches; by default digits.
+        space: For a task a space whose outputs its loss is checked with; for an objective the space that it is
+            taken of; for a sampler or a strategy the one space that it is for.
 
     Returns:
         An iterator; the checks are run as it goes on.

@@ -84,6 +84,13 @@ class ExecutorCases(_Cases):
 
 
 @_with_tests
+class ObjectiveCases(_Cases):
+    """Every check of an objective that is a measure."""
+
+    kind = "objective"
+
+
+@_with_tests
 class TaskCases(_Cases):
     """Every check of a task."""
 

@@ -39,8 +39,9 @@ class Subject:
     Attributes:
         plugin: Its class, its registered name, or a reference as ``file.py:Class``.
         parameters: Those of its constructor, as a configuration gives them.
-        task: For a space the task that gives its batches. For anything else it has no effect.
-        space: For a task the space that its loss is checked with; for a sampler or a strategy the one
+        task: For a space or an objective the task that gives its batches. For anything else it has no effect.
+        space: For a task the space that its loss is checked with; for an objective the space that it is taken of,
+            by default nasbench201; for a sampler or a strategy the one
             space that it is for, instead of those of the kit. For anything else it has no effect.
         only: The kind in which a name is looked up, should there be several of it.
         results: What came of the checks so far.
@@ -74,7 +75,7 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """``space``, ``sampler``, ``strategy``, ``executor`` or ``task``."""
+        """``space``, ``sampler``, ``strategy``, ``executor``, ``task`` or ``objective``."""
         return self.registry.kind
 
     def make(self) -> Any:
@@ -116,17 +117,17 @@ class Subject:
 
     @cached_property
     def task_subject(self) -> Subject:
-        """The task of a space: digits, if none is given."""
+        """The task of a space or an objective: digits, if none is given."""
         return as_subject(self.task if self.task is not None else "digits", "task")
 
     @cached_property
     def space_subject(self) -> Subject | None:
-        """The space of a task, a sampler or a strategy, if one is given."""
+        """The space of a task, an objective, a sampler or a strategy, if one is given."""
         return None if self.space is None else as_subject(self.space, "space")
 
     @cached_property
     def loaded(self) -> tuple[Task, Splits]:
-        """A task that has been loaded, and its data: of a task itself, of a space its task.
+        """A task that has been loaded, and its data: of a task itself, of a space or an objective its task.
 
         Raises:
             TaskError: The data cannot be loaded.
@@ -153,7 +154,7 @@ class Subject:
             "reference": self.reference,
             "file": self.file,
             "parameters": dict(self.parameters),
-            "task": self.task_subject.to_json() if self.kind == "space" else None,
+            "task": self.task_subject.to_json() if self.kind in ("space", "objective") else None,
             "space": None if self.space_subject is None else self.space_subject.to_json(),
         }
 
@@ -164,7 +165,7 @@ class Subject:
             InputError: Something cannot be found or constructed, or the data of the space's task cannot be loaded.
         """
         self.make()
-        if self.kind == "space":
+        if self.kind in ("space", "objective"):
             _ = self.loaded
         if self.space_subject is not None:
             self.space_subject.make()

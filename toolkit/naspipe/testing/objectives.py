@@ -1,0 +1,94 @@
+"""What must hold for an objective that is a measure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import get_args
+
+from torch import nn
+
+from naspipe.directions import Direction
+from naspipe.errors import SpaceError
+from naspipe.files import digest_tensors
+from naspipe.keys import keyed_random
+from naspipe.search.measure import Candidate, Measure, take
+from naspipe.supernet.supernet import build_subnet
+from naspipe.testing.check import CheckList, NotApplicableError, require
+from naspipe.testing.passes import as_in_training
+from naspipe.testing.subject import SEED, Subject, as_subject
+from naspipe.testing.watching import global_generators_untouched, kept_generators, stir_generators
+from naspipe.usercode import calling
+
+ARCHITECTURES = 5
+"""Architectures that are measured."""
+
+DEFAULT_SPACE = "nasbench201"
+"""The space whose architectures are measured if none is given; the batches are those of digits."""
+
+checks = CheckList(as_in_training)
+
+
+def candidates(subject: Subject) -> Iterator[Candidate]:
+    """Yield new candidates, the same ones each time."""
+    space = (subject.space_subject or as_subject(DEFAULT_SPACE, "space")).make()
+    dataset = subject.loaded[1].validation
+    for number in range(ARCHITECTURES):
+        architecture = space.random_architecture(keyed_random(SEED, "objective", number))
+        with calling(f"building {space.format(architecture)}", SpaceError):
+            module = build_subnet(space, architecture, SEED)
+        yield Candidate(space, architecture, lambda module=module: module, dataset)  # type: ignore[misc]  # bound now
+
+
+def _state(module: nn.Module) -> tuple[str, bool]:
+    return digest_tensors(module.state_dict()), module.training
+
+
+@checks()
+def it_says_which_way_is_better(subject: Subject) -> None:
+    """Its direction is maximize or minimize."""
+    direction = getattr(subject.make(), "direction", None)
+    require(direction in get_args(Direction), f"direction must be 'maximize' or 'minimize', but is {direction!r}.")
+
+
+@checks()
+def it_gives_a_finite_number(subject: Subject) -> None:
+    """Every architecture has a finite number."""
+    measure: Measure = subject.make()
+    for candidate in candidates(subject):
+        require(
+            all(math.isfinite(value) for value in take("it", measure, candidate).values()), "numbers must be finite."
+        )
+
+
+@checks("it_gives_a_finite_number")
+def it_leaves_the_module_as_it_was(subject: Subject) -> None:
+    """Measuring changes no weight, buffer or mode of the module."""
+    measure: Measure = subject.make()
+    for candidate in candidates(subject):
+        before = _state(candidate.module)
+        measure.measure(candidate)
+        require(
+            _state(candidate.module) == before,
+            "measure must leave the module as it is, but its weights, buffers or mode have changed. Work on a copy.",
+        )
+
+
+@checks("it_gives_a_finite_number")
+def it_is_a_function_of_the_candidate(subject: Subject) -> None:
+    """The same candidate has the same number, whatever was measured before and whatever global generators hold."""
+    if subject.make().timed:
+        raise NotApplicableError("it depends on the clock, as it says")
+    first: Measure = subject.make()
+    with kept_generators():
+        stir_generators(1)
+        with global_generators_untouched("measure"):
+            expected = [take("it", first, candidate) for candidate in candidates(subject)]
+        stir_generators(2)
+        for measure in (first, subject.make()):
+            again = [take("it", measure, candidate) for candidate in reversed(list(candidates(subject)))]
+            require(
+                again == expected[::-1],
+                "measure must be a function of the candidate alone, or say that it is timed, but gives "
+                f"{again!r} where it gave {expected[::-1]!r} in another order.",
+            )
