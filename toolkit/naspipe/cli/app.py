@@ -173,12 +173,28 @@ def export(
 
 
 @app.command()
-def report(run_folder: RunArgument) -> None:
-    """Write report.html from what a run has so far."""
+def report(
+    run_folder: RunArgument,
+    best: Annotated[int | None, typer.Option(min=1, help="Print this many of the best architectures.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION", help="Print those of such metrics, as in 'parameters<1e6'; may be repeated."),
+    ] = None,
+    pick: Annotated[
+        str | None, typer.Option(metavar="knee|OBJECTIVE", help="Print the Pareto front's knee, or the best in one.")
+    ] = None,
+) -> None:
+    """Write report.html from what a run has so far, or print the architectures that are asked for."""
     from naspipe.cli.output import say
     from naspipe.runs.run import Run
 
-    say(f"Report  {Run.open(run_folder).report()}")
+    opened = Run.open(run_folder)
+    if best is None and not where and pick is None:
+        say(f"Report  {opened.report()}")
+        return
+    from naspipe.cli.selection import show_selection
+
+    show_selection(opened, best, where or [], pick)
 
 
 @app.command()

@@ -11,6 +11,7 @@ from naspipe.report import sections
 from naspipe.report.markup import problem, section, standalone_page
 from naspipe.report.pipeline import pipeline
 from naspipe.report.ranking import ranking
+from naspipe.report.search import search
 
 if TYPE_CHECKING:
     from naspipe.runs.run import Run
@@ -20,7 +21,7 @@ _SECTIONS = {
     "Best architecture": sections.architecture,
     "Supernet training": sections.training,
     "Pipeline": pipeline,
-    "Search": sections.search,
+    "Search": search,
     "Ranking": ranking,
     "Retrained best subnet": sections.retraining,
     "How it was made": sections.details,
