@@ -74,6 +74,6 @@ def test_the_readme_names_every_command() -> None:
     readme = (ROOT / "README.md").read_text()
     for command in app.registered_commands:
         assert command.callback is not None
-        assert f"`naspipe {command.callback.__name__}" in readme
+        assert f"`naspipe {command.name or command.callback.__name__}" in readme
     for group in app.registered_groups:
         assert f"`naspipe {group.name}" in readme

@@ -11,6 +11,7 @@ import optuna
 from naspipe.directions import Direction
 from naspipe.errors import NaspipeWarning
 from naspipe.keys import derive_key, keyed_random
+from naspipe.search.quiet import quiet_optuna
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, Decision, SearchSpace
 
@@ -95,14 +96,10 @@ class StudyStrategy(Strategy):
 
 def open_study(sampler: optuna.samplers.BaseSampler, directions: Sequence[Direction]) -> optuna.Study:
     """Return a study in memory, without a line about it on the console."""
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
+    with quiet_optuna():
         return optuna.create_study(
             storage=optuna.storages.InMemoryStorage(),
             sampler=sampler,
             study_name="naspipe",
             directions=list(directions),
         )
-    finally:
-        optuna.logging.set_verbosity(verbosity)

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, RootModel
 
+from naspipe.directions import Direction
+
 Numbers = dict[str, int | FiniteFloat]
 
 
@@ -75,3 +77,70 @@ class BestScores(Record):
     validation: Numbers
     test: Numbers
     parameters: int
+
+
+class ScoreLine(Record):
+    """A line of ``rank_check/scores.jsonl``: an architecture with a supernet's weights."""
+
+    supernet: Literal["trained", "untrained"]
+    text: str
+    architecture: dict[str, Any]
+    metrics: Numbers
+    reason: str | None
+
+
+class TruthLine(Record):
+    """A line of ``rank_check/truths-AGAINST.jsonl``: an architecture's true value, by one training if it takes one."""
+
+    seed: int
+    text: str
+    architecture: dict[str, Any]
+    value: int | FiniteFloat | None
+    reason: str | None
+
+
+class RankedLine(Record):
+    """An architecture of a rank check: its place by the supernet among the pool, 1 the best, and its truth."""
+
+    rank: int
+    text: str
+    architecture: dict[str, Any]
+    score: int | FiniteFloat
+    untrained: int | FiniteFloat | None
+    truths: list[int | FiniteFloat]
+    truth: FiniteFloat | None
+    spread: FiniteFloat | None
+    reason: str | None
+
+
+class Correlation(Record):
+    """A rank correlation with its 95 % interval: +1 is the order of the truth; all null where nothing is ranked."""
+
+    value: FiniteFloat | None
+    low: FiniteFloat | None
+    high: FiniteFloat | None
+
+
+class Gain(Record):
+    """In how many pairs the trained supernet scores better than the untrained one and worse, and a sign test."""
+
+    better: int
+    worse: int
+    p_value: FiniteFloat
+
+
+class RankRecord(Record):
+    """``rank_check/AGAINST.json``: what came of a rank check."""
+
+    against: str
+    score: str
+    score_direction: Direction
+    truth: str
+    truth_direction: Direction
+    seeds: int
+    pool: int
+    kendall: Correlation
+    spearman: Correlation
+    gain: Gain
+    warnings: list[str]
+    architectures: list[RankedLine]

@@ -122,6 +122,30 @@ def retrain(run_folder: RunArgument) -> None:
     show_result(opened)
 
 
+@app.command("rank-check")
+def rank_check(
+    run_folder: RunArgument,
+    against: Annotated[
+        str, typer.Option(metavar="TRUTH", help="retrain, or an objective that is a table, such as nasbench201.")
+    ] = "retrain",
+    architectures: Annotated[
+        int | None, typer.Option(help="Architectures to check.  [default: 20 for retrain, else 100]")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings of each, whose mean is the truth.")] = 1,
+) -> None:
+    """Compare the supernet's order of random architectures with the true one; a check that was broken off goes on."""
+    from naspipe.cli.output import say, watching
+    from naspipe.cli.rank_check import show_ranking
+    from naspipe.runs.run import Run
+
+    with watching() as watch:
+        opened = Run.open(run_folder, watch)
+        record = opened.rank_check(against, architectures, seeds)
+        opened.report()
+    show_ranking(record)
+    say(f"Report    {opened.folder.report}")
+
+
 @app.command()
 def export(
     run_folder: RunArgument,
@@ -149,12 +173,28 @@ def export(
 
 
 @app.command()
-def report(run_folder: RunArgument) -> None:
-    """Write report.html from what a run has so far."""
+def report(
+    run_folder: RunArgument,
+    best: Annotated[int | None, typer.Option(min=1, help="Print this many of the best architectures.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION", help="Print those of such metrics, as in 'parameters<1e6'; may be repeated."),
+    ] = None,
+    pick: Annotated[
+        str | None, typer.Option(metavar="knee|OBJECTIVE", help="Print the Pareto front's knee, or the best in one.")
+    ] = None,
+) -> None:
+    """Write report.html from what a run has so far, or print the architectures that are asked for."""
     from naspipe.cli.output import say
     from naspipe.runs.run import Run
 
-    say(f"Report  {Run.open(run_folder).report()}")
+    opened = Run.open(run_folder)
+    if best is None and not where and pick is None:
+        say(f"Report  {opened.report()}")
+        return
+    from naspipe.cli.selection import show_selection
+
+    show_selection(opened, best, where or [], pick)
 
 
 @app.command()

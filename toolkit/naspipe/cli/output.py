@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 LINES = 10
 """Plain progress lines of each phase when the output is no terminal."""
 
-_TITLES = {"train": "Training", "search": "Search", "retrain": "Retraining"}
+_TITLES = {
+    "train": "Training", "search": "Search", "retrain": "Retraining",
+    "score": "Scores", "untrained": "Untrained", "truth": "Truth",
+}  # fmt: skip
 
 
 @contextmanager

@@ -1,25 +1,25 @@
-"""The curves and counts of a report, as plotly figures."""
+"""The curves of a report, as plotly figures."""
 
 from __future__ import annotations
 
 import html
 import itertools
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from naspipe.search.objective import Objective
+from naspipe.search.selection import rank_by_knee
 from naspipe.search.trial import Trial, pareto_front
-from naspipe.space import SearchSpace
 
 MAX_POINTS = 1_000
 """Points of a curve before neighbours are averaged."""
 
 INK, ACCENT, SOFT, MARK = "#1f2937", "#0f766e", "#94a3b8", "#b45309"
 STAR = {"size": 15, "color": MARK, "symbol": "star"}
+RING = {"size": 17, "color": MARK, "symbol": "circle-open", "line": {"width": 2}}
 
 
 def new_figure(height: int, x_title: str, y_title: str) -> Any:
@@ -83,55 +83,11 @@ def retraining_curve(losses: Sequence[float]) -> Any:
     return figure
 
 
-def option_counts(space: SearchSpace, architectures: Sequence[dict[str, Any]]) -> Any:
-    """Return how often each option of each decision was trained."""
-    counts = {decision.name: Counter[int]() for decision in space.decisions}
-    for architecture in architectures:
-        for name, option in architecture.items():
-            counts[name][space.decision(name).index(option)] += 1
-    width = max(len(decision.options) for decision in space.decisions)
-    shared = len({decision.options for decision in space.decisions}) == 1
-    columns = [str(option) for option in space.decisions[0].options] if shared else [str(n) for n in range(width)]
-    rows, hover = [], []
-    for decision in space.decisions:
-        blank = width - len(decision.options)
-        row = [counts[decision.name][index] for index in range(len(decision.options))]
-        rows.append([*row, *[None] * blank])
-        texts = [f"{decision.name} = {option}: {n}" for option, n in zip(decision.options, row, strict=True)]
-        hover.append([html.escape(text) for text in texts] + [""] * blank)
-    most = max(count for row in rows for count in row if count is not None)
-    # Numbers as long as these fit into a cell on a telephone; longer ones need the scale of colours.
-    written = width <= 8 and len(rows) <= 40 and most < 10_000
-    figure = new_figure(
-        max(220, min(1200, 110 + 26 * len(rows))), "option" if shared else "index of the option", "decision"
-    )
-    figure.add_heatmap(
-        z=rows,
-        x=columns,
-        y=[decision.name for decision in space.decisions],
-        text=hover,
-        hovertemplate="%{text}<extra></extra>",
-        texttemplate="%{z}" if written else None,
-        textfont={"size": 11},
-        colorscale="Teal",
-        zmin=0,
-        zmax=most,
-        xgap=1,
-        ygap=1,
-        showscale=not written,
-        colorbar={"title": "subnets", "thickness": 12},
-    )
-    figure.update_layout(margin={"t": 30})
-    figure.update_xaxes(type="category", showgrid=False, tickfont={"size": 12})
-    figure.update_yaxes(type="category", showgrid=False, tickfont={"size": 12}, autorange="reversed")
-    return figure
-
-
 def search_history(trials: Sequence[Trial], objective: Objective, texts: Mapping[int, str], best: int | None) -> Any:
     """Return an objective over the trials, with the best so far."""
     complete = [trial for trial in trials if trial.reason is None]
     values = [trial.metrics[objective.name] for trial in complete]
-    figure = new_figure(330, "trial", _axis(objective))
+    figure = new_figure(330, "trial", axis_title(objective))
     _add_trials(figure, complete, texts, "evaluated", {"size": 7, "color": SOFT}, "trial", objective.name)
     better = max if objective.direction == "maximize" else min
     figure.add_scatter(
@@ -151,11 +107,11 @@ def pareto_figure(
     texts: Mapping[int, str],
     best: int | None,
 ) -> Any:
-    """Return the first objective against another, with the trials that no other is better than."""
+    """Return the first objective against another, with the trials that no other is better than and their knee."""
     first = objectives[0]
     complete = [trial for trial in trials if trial.reason is None]
     front = pareto_front(complete, objectives)
-    figure = new_figure(400, _axis(other), _axis(first))
+    figure = new_figure(400, axis_title(other), axis_title(first))
     _add_trials(figure, complete, texts, "evaluated", {"size": 7, "color": SOFT}, other.name, first.name)
     _add_trials(figure, front, texts, "Pareto front", {"size": 9, "color": ACCENT}, other.name, first.name)
     if len(objectives) == 2:
@@ -168,12 +124,15 @@ def pareto_figure(
             **steps, mode="lines", line={"color": ACCENT, "width": 1.5, "shape": "hv"},
             hoverinfo="skip", showlegend=False,
         )  # fmt: skip
+    knee = rank_by_knee(front, objectives)[:1]
+    _add_trials(figure, knee, texts, "knee", RING, other.name, first.name)
     chosen = [trial for trial in complete if trial.index == best]
     _add_trials(figure, chosen, texts, "chosen", STAR, other.name, first.name)
     return figure
 
 
-def _axis(objective: Objective) -> str:
+def axis_title(objective: Objective) -> str:
+    """Return a title that says which way is better."""
     better = "higher" if objective.direction == "maximize" else "lower"
     return f"{html.escape(objective.name)} ({better} is better)"
 
@@ -193,11 +152,11 @@ def _add_trials(
     places = [trial.index if x == "trial" else trial.metrics[x] for trial in trials]
     figure.add_scatter(
         x=places, y=[trial.metrics[y] for trial in trials], mode="markers", name=name, marker=marker,
-        text=[f"trial {trial.index}<br>{_wrap(texts[trial.index])}" for trial in trials],
+        text=[f"trial {trial.index}<br>{wrap_text(texts[trial.index])}" for trial in trials],
         hovertemplate=f"{html.escape(y)} %{{y:.6g}}, {html.escape(x)} %{{x:.6g}}<br>%{{text}}<extra></extra>",
     )  # fmt: skip
 
 
-def _wrap(text: str) -> str:
+def wrap_text(text: str) -> str:
     """Return a text in lines short enough for a telephone."""
     return "<br>".join(html.escape(line) for line in textwrap.wrap(text, 44))

@@ -96,7 +96,8 @@ def table(
 def number(value: object) -> str:
     """Return a value as people read it."""
     if isinstance(value, float):
-        return f"{int(value):,}" if value.is_integer() and abs(value) > 1 else f"{value:.4g}"
+        whole = (value.is_integer() and abs(value) > 1) or 1e4 <= abs(value) < 1e15
+        return f"{value:,.0f}" if whole else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

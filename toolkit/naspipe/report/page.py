@@ -10,6 +10,8 @@ from naspipe.files import write_text
 from naspipe.report import sections
 from naspipe.report.markup import problem, section, standalone_page
 from naspipe.report.pipeline import pipeline
+from naspipe.report.ranking import ranking
+from naspipe.report.search import search
 
 if TYPE_CHECKING:
     from naspipe.runs.run import Run
@@ -19,7 +21,8 @@ _SECTIONS = {
     "Best architecture": sections.architecture,
     "Supernet training": sections.training,
     "Pipeline": pipeline,
-    "Search": sections.search,
+    "Search": search,
+    "Ranking": ranking,
     "Retrained best subnet": sections.retraining,
     "How it was made": sections.details,
 }

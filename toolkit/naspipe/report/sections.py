@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from naspipe.errors import RunFolderError
 from naspipe.report import figures
 from naspipe.report.drawing import architecture_figure
 from naspipe.report.markup import note, number, plot, problem, table
-from naspipe.search.trial import pareto_front
+from naspipe.report.options import option_counts
+from naspipe.report.records import read_records
 
 if TYPE_CHECKING:
     from naspipe.runs.run import Run
-
-MAX_ROWS = 30
-"""Rows of a table of trials."""
 
 
 def result(run: Run) -> Iterator[str]:
@@ -47,11 +44,15 @@ def result(run: Run) -> Iterator[str]:
     )
     rows = []
     for name, last, lines, total in phases:
-        done = len(_records(lines)[0])
-        state = "yes" if last.exists() else f"not finished, {done:,} of {total:,}" if done else "not yet"
+        done = len(read_records(lines)[0])
+        state = "yes" if last.exists() else f"not finished, {_of(done, total)}" if done else "not yet"
         rows.append((name, state))
     if any(state != "yes" for _, state in rows):
         yield table(rows)
+
+
+def _of(done: int, total: int | None) -> str:
+    return f"{done:,} so far" if total is None else f"{done:,} of {total:,}"
 
 
 def architecture(run: Run) -> Iterator[str]:
@@ -71,7 +72,7 @@ def architecture(run: Run) -> Iterator[str]:
 
 def training(run: Run) -> Iterator[str]:
     """Yield the losses of the subnets, and how often each option was trained."""
-    records, damage = _records(run.folder.subnets())
+    records, damage = read_records(run.folder.subnets())
     yield problem(damage)
     if not records:
         yield note("No subnet has been trained yet.")
@@ -85,55 +86,15 @@ def training(run: Run) -> Iterator[str]:
         "Training loss of the subnets, each on one batch with the shared weights.",
     )
     yield plot(
-        figures.option_counts(run.components.space, subnets),
+        option_counts(run.components.space, subnets),
         "options",
         "Number of subnets trained with each option of each decision; colours start at zero.",
     )
 
 
-def search(run: Run) -> Iterator[str]:
-    """Yield the trials: each objective over time, trade-offs, and failures."""
-    space, objectives = run.components.space, run.components.objectives
-    trials, damage = _records(run.folder.evaluated(space, objectives))
-    yield problem(damage)
-    if not trials:
-        yield note("No architecture has been evaluated yet.")
-        return
-    texts = {trial.index: space.format(trial.architecture) for trial in trials}
-    best, ended = None, ""
-    if run.folder.best_architecture.exists():
-        found = run.folder.best_trial()
-        best, ended = found.trial, f" The search ended early: {found.note}." if found.note else ""
-    failed = [trial for trial in trials if trial.reason is not None]
-    strategy = run.config.search.strategy.name
-    yield note(
-        f"{len(trials):,} of {run.config.search.budget.trials:,} architectures evaluated by {strategy}, with "
-        f"the supernet's weights; {len(failed):,} failed.{ended}"
-    )
-    if len(failed) < len(trials):
-        for objective in objectives:
-            figure = figures.search_history(trials, objective, texts, best)
-            caption = f"{objective.name} of the evaluated architectures, in the order of evaluation."
-            yield plot(figure, f"search-{objective.name}", caption[0].upper() + caption[1:])
-        for other in objectives[1:]:
-            figure = figures.pareto_figure(trials, objectives, other, texts, best)
-            caption = f"Trade-off between {objectives[0].name} and {other.name}"
-            if len(objectives) > 2:
-                caption += f"; the front is that of all {len(objectives)} objectives"
-            yield plot(figure, f"pareto-{other.name}", f"{caption}.")
-    if len(objectives) > 1 and len(failed) < len(trials):
-        front = pareto_front(trials, objectives)
-        names = [objective.name for objective in objectives]
-        rows = [(t.index, *(number(t.metrics[name]) for name in names), texts[t.index]) for t in front]
-        yield _first_rows(rows, ("trial", *names, "architecture"), "The Pareto front")
-    if failed:
-        rows = [(trial.index, trial.reason, texts[trial.index]) for trial in failed]
-        yield _first_rows(rows, ("trial", "reason", "architecture"), "Trials that failed")
-
-
 def retraining(run: Run) -> Iterator[str]:
     """Yield the loss of the epochs, and the final scores."""
-    records, damage = _records(run.folder.epochs())
+    records, damage = read_records(run.folder.epochs())
     yield problem(damage)
     finished = run.folder.best_metrics.exists()
     if not records and not finished:
@@ -166,22 +127,6 @@ def details(run: Run) -> Iterator[str]:
     yield (f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>")
     rows = list(_flat(run.folder.facts()))
     yield f"<details><summary>Environment</summary>{table(rows)}</details>"
-
-
-def _records(lines: Iterator[Any]) -> tuple[list[Any], str]:
-    """Return the lines up to the first damaged one, and what is wrong with that."""
-    records: list[Any] = []
-    try:
-        for record in lines:
-            records.append(record)
-    except RunFolderError as error:
-        return records, f"The file is damaged, and only what comes before is shown: {error}"
-    return records, ""
-
-
-def _first_rows(rows: Sequence[Sequence[object]], head: Sequence[str], caption: str) -> str:
-    rest = f" (the first {MAX_ROWS} of {len(rows):,})" if len(rows) > MAX_ROWS else ""
-    return table(rows[:MAX_ROWS], head, f"{caption}{rest}.", code=len(head) - 1)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -112,6 +112,11 @@ class RunFolder:
         return self.root / "best" / "metrics.json"
 
     @property
+    def rank_check(self) -> Path:
+        """The folder of what rank checks found out."""
+        return self.root / "rank_check"
+
+    @property
     def report(self) -> Path:
         """The page that shows the run."""
         return self.root / "report.html"

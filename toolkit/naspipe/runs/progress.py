@@ -11,8 +11,8 @@ class Progress:
     """One report of a running phase.
 
     Attributes:
-        phase: ``train``, ``search`` or ``retrain``.
-        done: Steps done: subnets, trials or epochs.
+        phase: ``train``, ``search`` or ``retrain``; of a rank check ``score``, ``untrained`` or ``truth``.
+        done: Steps done: subnets, trials, epochs or architectures.
         total: Steps in all.
         detail: What the last step gave, for people; or the phase's last word.
     """

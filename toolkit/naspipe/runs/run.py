@@ -27,6 +27,7 @@ from naspipe.files import (
     writing,
 )
 from naspipe.planning import check_layout
+from naspipe.records import RankRecord
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Progress, Watch, ignore
 from naspipe.runs.searching import check_workers, extend_budget, search_supernet, settle_search, with_workers
@@ -259,6 +260,27 @@ class Run:
             }
             write_json(self.folder.best_metrics, scores)
         return self
+
+    def rank_check(self, against: str = "retrain", architectures: int | None = None, seeds: int = 1) -> RankRecord:
+        """Compare the supernet's order of random architectures with the true one; returns what comes of it.
+
+        What has been scored or trained is looked up, so a check that was broken off goes on where it stopped, and one
+        of more architectures or seeds adds to what there is.
+
+        Args:
+            against: ``retrain``, or an objective that needs the architecture only, such as a table of accuracies.
+            architectures: How many are checked; by default 20 for ``retrain`` and 100 otherwise, or all there are.
+            seeds: Trainings of each architecture, whose mean is the truth.
+
+        Raises:
+            InputError: An argument is wrong, or the supernet has not been trained; nothing has been computed.
+            RunFolderError: A file is damaged, or another process works here.
+            RunError: Nearly everything failed, or a file cannot be written.
+        """
+        from naspipe.runs.rank_check import check_ranking, how_to_go_on
+
+        with self._phase(how_to_go_on(self, against, architectures, seeds)):
+            return check_ranking(self, against, architectures, seeds, self._watch)
 
     def report(self) -> Path:
         """Write ``report.html`` from what the run has so far; returns its path."""

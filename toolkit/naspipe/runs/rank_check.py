@@ -1,0 +1,257 @@
+"""The rank check: does the supernet put architectures into their true order?"""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from naspipe.errors import InputError, NaspipeError, RunError
+from naspipe.files import JsonLines, write_json
+from naspipe.keys import keyed_random
+from naspipe.records import RankedLine, RankRecord, ScoreLine, TruthLine
+from naspipe.runs.progress import Progress, Watch
+from naspipe.runs.rank_files import RankFiles
+from naspipe.runs.rank_truths import Truth, find_truth
+from naspipe.search.evaluation import Evaluator
+from naspipe.search.objective import Objective, read_directions, read_metrics, require_objectives
+from naspipe.search.ranking import find_doubts, measure_agreement, measure_gain, spread_evenly
+from naspipe.space import Architecture
+from naspipe.space.distinct import distinct_architectures
+from naspipe.supernet.supernet import Supernet
+
+if TYPE_CHECKING:
+    from naspipe.runs.run import Run
+
+LEAST = 3
+"""Architectures of the smallest check; of two there is only one order to get right."""
+
+UNTRAINED = 10
+"""Architectures that the untrained supernet is scored on as well, or as many as are checked."""
+
+Weights = Literal["trained", "untrained"]
+Evaluate = Callable[[Architecture], Mapping[str, object]]
+Result = TypeVar("Result")
+
+
+def check_ranking(run: Run, against: str, architectures: int | None, seeds: int, watch: Watch) -> RankRecord:
+    """Check a run's supernet, or go on with a check that was broken off; returns and writes what comes of it.
+
+    What has been scored or trained is looked up in the run's folder, whatever check it was for.
+
+    Args:
+        run: A run with a trained supernet; its lock is held, and computing is deterministic.
+        against: What the truth is, as ``--against`` names it.
+        architectures: How many are checked, or None: as many as the truth has by default, or as the space has.
+        seeds: Trainings of each, whose mean is the truth.
+        watch: Called with the progress.
+
+    Raises:
+        InputError: An argument is wrong or the supernet is not trained; nothing has been computed.
+        RunError: Scores or truths failed for nearly all architectures, or a file cannot be written.
+    """
+    run.folder.require_supernet()
+    objective = _score_objective(run)
+    truth = find_truth(run, against, objective)
+    if seeds < 1 or (seeds > 1 and not truth.is_random):
+        allowed = "at least 1" if truth.is_random else f"1, for {against} gives the same at any seed"
+        raise InputError(f"--seeds must be {allowed}, but is {seeds}.")
+    pool, count = _draw_pool(run, truth, architectures)
+    truth.check(pool)
+    return _Check(run, against, objective, truth, watch).finish(pool, count, seeds)
+
+
+def how_to_go_on(run: Run, against: str, architectures: int | None, seeds: int) -> str:
+    """Return what to say when a check is interrupted."""
+    options = f"--against {shlex.quote(against)} --seeds {seeds}"
+    if architectures is not None:
+        options += f" --architectures {architectures}"
+    return f"Interrupted. To go on: naspipe rank-check {run.folder.quoted} {options}"
+
+
+def _score_objective(run: Run) -> Objective:
+    """Return the run's first objective that takes the supernet's weights to measure."""
+    metrics = read_directions(run.components.task)
+    for objective in run.components.objectives:
+        if objective.name in metrics:
+            return objective
+    names = [objective.name for objective in run.components.objectives]
+    raise InputError(
+        f"a rank check needs an objective that depends on the weights, but search.objectives are {names!r}. "
+        f"This task measures {', '.join(metrics)}: start a run with one of these among its objectives."
+    )
+
+
+def _draw_pool(run: Run, truth: Truth, wanted: int | None) -> tuple[list[Architecture], int]:
+    """Return the architectures to be scored, and how many of them are to be checked."""
+    count = truth.default_count if wanted is None else wanted
+    if count < LEAST:
+        raise InputError(f"--architectures must be at least {LEAST}, but is {count}: fewer have no order to speak of.")
+    space = run.components.space
+    generator = keyed_random(run.config.seed, "rank_check", "pool")
+    pool = distinct_architectures(space, generator, count * truth.pool_factor)
+    if len(pool) < (LEAST if wanted is None else wanted):
+        raise InputError(
+            f"a rank check of {count} architectures needs as many, but the space has only {len(pool):,}. "
+            + ("Give fewer by --architectures." if len(pool) >= LEAST else f"It takes at least {LEAST}.")
+        )
+    return pool, min(count, len(pool))
+
+
+class _Check:
+    """One check: scores of the pool, the choice from it, truths, and what comes of them."""
+
+    def __init__(self, run: Run, against: str, objective: Objective, truth: Truth, watch: Watch) -> None:
+        """Read what is known; damaged files are found before anything is computed."""
+        self._run = run
+        self._space = run.components.space
+        self._against = against
+        self._objective = objective
+        self._truth = truth
+        self._watch = watch
+        self._files = RankFiles(run.folder.rank_check)
+        self._scores = self._files.known_scores(self._space)
+        self._truths = self._files.known_truths(against, self._space)
+
+    def finish(self, pool: Sequence[Architecture], count: int, seeds: int) -> RankRecord:
+        """Compute what is missing, and write the result."""
+        self._score(pool, "trained")
+        ranked = self._rank(pool)
+        unscored = [line.reason for line in (self._scores["trained", a] for a in pool) if line.reason is not None]
+        _require(len(ranked), f"of {len(pool)} architectures could be scored by the supernet", unscored)
+        places = spread_evenly(len(ranked), min(count, len(ranked)))
+        chosen = [ranked[place] for place in places]
+        self._score([chosen[place] for place in spread_evenly(len(chosen), min(UNTRAINED, len(chosen)))], "untrained")
+        self._find_truths(chosen, seeds)
+        lines = [self._line(place + 1, ranked[place], seeds) for place in places]
+        record = self._conclude(lines, len(pool), unscored, seeds)
+        write_json(self._files.result(self._against), record.model_dump())
+        return record
+
+    def _score(self, architectures: Sequence[Architecture], weights: Weights) -> None:
+        """Evaluate what has not been evaluated with these weights."""
+        missing = [architecture for architecture in architectures if (weights, architecture) not in self._scores]
+        if not missing:
+            return
+        evaluate = _evaluation(self._run, weights)
+        phase = "score" if weights == "trained" else "untrained"
+        with JsonLines(self._files.scores) as log:
+            for done, architecture in enumerate(missing, start=len(architectures) - len(missing) + 1):
+                metrics, reason = _attempt(self._measure, evaluate, architecture)
+                line = ScoreLine(
+                    supernet=weights,
+                    text=self._space.format(architecture),
+                    architecture=dict(architecture),
+                    metrics=metrics or {},
+                    reason=reason,
+                )
+                log.append(line.model_dump())
+                self._scores[weights, architecture] = line
+                name = self._objective.name
+                self._tell(phase, done, len(architectures), reason or f"{name} {line.metrics[name]:.6g}")
+
+    def _measure(self, evaluate: Evaluate, architecture: Architecture) -> dict[str, int | float]:
+        metrics = evaluate(architecture)
+        require_objectives(metrics, [self._objective])
+        return read_metrics(metrics)
+
+    def _rank(self, pool: Sequence[Architecture]) -> list[Architecture]:
+        """Return what could be scored, the best first; of equals, the first drawn."""
+        scored = [(self._scores["trained", architecture], architecture) for architecture in pool]
+        name = self._objective.name
+        complete = [(line.metrics[name], architecture) for line, architecture in scored if line.reason is None]
+        return [architecture for _, architecture in sorted(complete, key=lambda pair: self._objective.cost(pair[0]))]
+
+    def _find_truths(self, chosen: Sequence[Architecture], seeds: int) -> None:
+        """Find the truths that are not known; all architectures by one seed before any by the next."""
+        due = [(seed, architecture) for seed in range(seeds) for architecture in chosen]
+        missing = [key for key in due if key not in self._truths]
+        with JsonLines(self._files.truths(self._against)) as log:
+            for done, (seed, architecture) in enumerate(missing, start=len(due) - len(missing) + 1):
+                value, reason = _attempt(self._truth.value, architecture, seed)
+                line = TruthLine(
+                    seed=seed,
+                    text=self._space.format(architecture),
+                    architecture=dict(architecture),
+                    value=value,
+                    reason=reason,
+                )
+                log.append(line.model_dump())
+                self._truths[seed, architecture] = line
+                self._tell("truth", done, len(due), reason or f"{self._truth.name} {value:.6g}")
+
+    def _line(self, rank: int, architecture: Architecture, seeds: int) -> RankedLine:
+        """Return what is known of an architecture; its truth only if none of its trainings failed."""
+        found = [self._truths[seed, architecture] for seed in range(seeds)]
+        reason = next((line.reason for line in found if line.reason is not None), None)
+        values = [line.value for line in found if line.value is not None]
+        name = self._objective.name
+        before = self._scores.get(("untrained", architecture))
+        return RankedLine(
+            rank=rank,
+            text=self._space.format(architecture),
+            architecture=dict(architecture),
+            score=self._scores["trained", architecture].metrics[name],
+            untrained=None if before is None else before.metrics.get(name),
+            truths=values,
+            truth=statistics.fmean(values) if reason is None else None,
+            spread=statistics.stdev(values) if reason is None and len(values) > 1 else None,
+            reason=reason,
+        )
+
+    def _conclude(self, lines: Sequence[RankedLine], pool: int, unscored: Sequence[str], seeds: int) -> RankRecord:
+        """Correlate scores and truths."""
+        failed = [line.reason for line in lines if line.reason is not None]
+        pairs = [(line.score, line.truth) for line in lines if line.truth is not None]
+        _require(len(pairs), f"of {len(lines)} architectures have a truth", failed)
+        direction = self._objective.direction
+        scores, truths = [score for score, _ in pairs], [truth for _, truth in pairs]
+        kendall, spearman = measure_agreement(scores, direction, truths, self._truth.direction)
+        both = [(line.score, line.untrained) for line in lines if line.untrained is not None]
+        gain = measure_gain([trained for trained, _ in both], [before for _, before in both], direction)
+        doubts = find_doubts(len(pairs), kendall, gain)
+        for what, total, reasons in (("score", pool, unscored), ("truth", len(lines), failed)):
+            if reasons:
+                doubts.append(f"{len(reasons)} of {total} architectures have no {what}. The first reason: {reasons[0]}")
+        return RankRecord(
+            against=self._against,
+            score=self._objective.name,
+            score_direction=direction,
+            truth=self._truth.name,
+            truth_direction=self._truth.direction,
+            seeds=seeds,
+            pool=pool,
+            kendall=kendall,
+            spearman=spearman,
+            gain=gain,
+            warnings=doubts,
+            architectures=list(lines),
+        )
+
+    def _tell(self, phase: str, done: int, total: int, detail: str) -> None:
+        self._watch(Progress(phase, done, total, detail))
+
+
+def _evaluation(run: Run, weights: Weights) -> Evaluate:
+    """Return what evaluates an architecture with the weights of the trained supernet, or with those it began with."""
+    if weights == "trained":
+        supernet = run.supernet()
+    else:
+        supernet = Supernet(run.components.space, run.config.seed).to(run.config.training.device)
+    return Evaluator(supernet, run.components.task, run.splits, run.config).evaluate
+
+
+def _attempt(action: Callable[..., Result], *arguments: object) -> tuple[Result | None, str | None]:
+    """Return what an action gives, or why it failed: one failure must not cost what the others have taken."""
+    try:
+        return action(*arguments), None
+    except Exception as error:
+        kind = "" if isinstance(error, (NaspipeError, ValueError)) else f"{type(error).__name__}: "
+        return None, f"{kind}{error}"
+
+
+def _require(count: int, what: str, reasons: Sequence[str]) -> None:
+    if count < LEAST:
+        reason = f"The first reason: {reasons[0]}"
+        raise RunError(f"a rank check needs {LEAST} architectures, but only {count} {what}. {reason}")
