@@ -97,18 +97,23 @@ class RunFolder:
         return self.root / "best" / "architecture.json"
 
     @property
+    def retraining(self) -> Path:
+        """A folder for each row of the retraining."""
+        return self.root / "retrain"
+
+    @property
     def retraining_metrics(self) -> Path:
-        """A line per epoch of retraining."""
+        """A line per epoch of the row that won; missing if that was not trained."""
         return self.root / "best" / "epochs.jsonl"
 
     @property
     def best_model(self) -> Path:
-        """The retrained best subnet's weights."""
+        """The weights of the row that won."""
         return self.root / "best" / "model.safetensors"
 
     @property
     def best_metrics(self) -> Path:
-        """Its scores; there once retraining has finished and been checked."""
+        """Its scores; there once all rows are finished."""
         return self.root / "best" / "metrics.json"
 
     @property
@@ -180,7 +185,7 @@ class RunFolder:
         return best
 
     def epochs(self) -> Iterator[EpochLine]:
-        """Yield what was logged of every epoch of retraining."""
+        """Yield what was logged of every epoch of the row that won."""
         advice = "Only the report needs this line: delete it."
         return read_lines(self.retraining_metrics, EpochLine.model_validate, advice)
 
