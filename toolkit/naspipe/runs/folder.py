@@ -102,6 +102,11 @@ class RunFolder:
         return self.root / "retrain"
 
     @property
+    def retraining_settings(self) -> Path:
+        """What the rows of the retraining have in common."""
+        return self.retraining / "settings.json"
+
+    @property
     def retraining_metrics(self) -> Path:
         """A line per epoch of the row that won; missing if that was not trained."""
         return self.root / "best" / "epochs.jsonl"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from naspipe.errors import NaspipeWarning, RunError, TrainingError
-from naspipe.files import JsonLines, copy_file, save_tensors, write_json, writing
+from naspipe.errors import NaspipeWarning, RunError, RunFolderError, TrainingError
+from naspipe.files import JsonLines, copy_file, read_json, save_tensors, write_json, writing
 from naspipe.records import BestScores
 from naspipe.runs.progress import Progress
 from naspipe.runs.rows import Row, RowFolder, choose_row, row_folder, seed_of
@@ -26,6 +26,9 @@ from naspipe.usercode import calling
 if TYPE_CHECKING:
     from naspipe.runs.run import Run
 
+ROW_SETTINGS = {"init", "seeds", "best"}
+"""Keys of ``retrain`` that say which rows there are; they may differ when a retraining is resumed."""
+
 
 def retrain_best(run: Run) -> None:
     """Do the rows that are not finished, and put the one that wins into ``best/``.
@@ -34,7 +37,7 @@ def retrain_best(run: Run) -> None:
         run: A run whose search has finished; this process holds its folder and computes deterministically.
 
     Raises:
-        RunFolderError: A file is damaged.
+        RunFolderError: A file is damaged, or a setting has changed since the first row began.
         TrainingError: A row cannot go on; those before it stay.
         RunError: A saved model does not evaluate as the trained one did, or a file cannot be written.
         InputError: This machine cannot run ``retrain.processes``.
@@ -48,17 +51,39 @@ def retrain_best(run: Run) -> None:
             NaspipeWarning,
             stacklevel=3,
         )
-    missing = [row.name for row in rows if not row_folder(run.folder, row).metrics.exists()]
-    if processes > 1:
+    missing = [row for row in rows if not row_folder(run.folder, row).metrics.exists()]
+    names = [row.name for row in missing]
+    if processes > 1 and any(row.trains for row in missing):
         # The launcher is imported only where it is used.
         from naspipe.runs.replicas import check_replicas, retrain_in_processes
 
         check_replicas(run.config)
-        if missing:
-            retrain_in_processes(run.path, missing, processes, run.watch)
+        _settle(run)
+        retrain_in_processes(run.path, names, processes, run.watch)
     else:
-        retrain_rows(run, missing, ALONE)
+        _settle(run)
+        retrain_rows(run, names, ALONE)
     _keep_winner(run, rows)
+
+
+def _settle(run: Run) -> None:
+    """Note what all rows have in common when the first begins; later, refuse what has changed.
+
+    Raises:
+        RunFolderError: A setting is another.
+    """
+    path, dumped = run.folder.retraining_settings, run.config.retrain.model_dump(mode="json")
+    settings = {key: value for key, value in dumped.items() if key not in ROW_SETTINGS}
+    if not path.exists():
+        write_json(path, settings)
+        return
+    before = read_json(path, dict, "Delete it if nothing has changed since the retraining began.")
+    for key in dict.fromkeys([*before, *settings]):
+        if before.get(key) != settings.get(key):
+            raise RunFolderError(
+                f"the rows of a retraining must be trained alike, but retrain.{key} was {before.get(key)!r} and is "
+                f"{settings.get(key)!r}. Undo the change, or delete {run.folder.retraining} to do all rows again."
+            )
 
 
 def retrain_rows(run: Run, names: Container[str], share: Share) -> None:
