@@ -56,23 +56,29 @@ def retraining(run: Run) -> Iterator[str]:
 
 
 def _curves(curves: Sequence[tuple[Row, list[float]]]) -> Any:
-    """Return the loss over the epochs: a colour an architecture, a dash a start."""
-    figure = new_figure(300 if len(curves) > 1 else 260, "epoch", "training loss")
+    """Return the loss over the epochs: a colour an architecture, a dash a start; seeds look alike."""
+    figure = new_figure(260, "epoch", "training loss")
     trials = list(dict.fromkeys(row.trial for row, _ in curves))
+    named: set[str] = set()
     for row, losses in curves:
-        place = trials.index(row.trial)
+        place, group = trials.index(row.trial), f"trial {row.trial}, {row.init}"
         figure.add_scatter(
-            x=list(range(1, len(losses) + 1)), y=losses, mode="lines+markers", name=row.describe(),
+            x=list(range(1, len(losses) + 1)), y=losses, mode="lines+markers", name=group, legendgroup=group,
             line={
                 "color": COLORS[place] if place < len(COLORS) else SOFT, "width": 2.5 if len(curves) == 1 else 1.8,
                 "dash": DASHES[row.init],
             },
             marker={"size": 4}, hovertemplate=f"{row.describe()}<br>epoch %{{x}}: %{{y:.6g}}<extra></extra>",
-            # A name for each curve of many would hide them.
-            showlegend=1 < len(curves) <= 6,
+            # Once for all seeds; more architectures than have a colour are told apart by pointing at them.
+            showlegend=group not in named and len(curves) > 1 and place < len(COLORS),
         )  # fmt: skip
+        named.add(group)
     if len(curves) == 1:
         figure.update_layout(margin={"t": 30})
+    else:
+        # A telephone has room for two names beside each other.
+        top = 30 + 22 * -(-sum(bool(curve.showlegend) for curve in figure.data) // 2)
+        figure.update_layout(margin={"t": top}, height=270 + top)
     if max(len(losses) for _, losses in curves) <= 10:
         figure.update_xaxes(dtick=1)
     return figure
@@ -91,19 +97,19 @@ def _table(run: Run, scores: Sequence[RowScores]) -> Iterator[str]:
     metric = deciding_metric(scores, run.components.objectives)
     names = metric_names(scores, metric.name if metric else None)
     columns = [(split, name) for name in names for split in ("validation", "test")]
+    head = [f"{split} {name}" for split, name in columns]
     best = run.folder.best_scores() if run.folder.best_metrics.exists() else None
     lines = []
     for row in scores:
         won = best is not None and (row.trial, row.init, row.seed) == (best.trial, best.init, best.seed)
         values = [getattr(row, split).get(name) for split, name in columns]
         cells = ["" if value is None else number(value) for value in values]
-        lines.append(("best" if won else "", row.trial, row.init, row.seed, *cells, number(row.parameters), row.text))
+        lines.append((row.trial, row.init, row.seed, *cells, "best" if won else ""))
     by = f"; the best is that of the best validation {best.chosen_by}" if best is not None and best.chosen_by else ""
-    head = [f"{split} {name}" for split, name in columns]
     yield table(
-        lines, ("", "trial", "start", "seed", *head, "parameters", "architecture"),
+        lines, ("trial", "start", "seed", *head, ""),
         f"Scores of the retrained subnets{by}. The test split was used once a row, after its training, and decides "
-        "nothing.", code=len(columns) + 5,
+        "nothing.",
     )  # fmt: skip
     groups = spreads(scores)
     if any(len(group.rows) > 1 for group in groups):
@@ -116,6 +122,8 @@ def _table(run: Run, scores: Sequence[RowScores]) -> Iterator[str]:
             ("trial", "start", "seeds", *head),
             "Mean and sample standard deviation over the seeds of an architecture from one start.",
         )  # fmt: skip
+    architectures = {row.trial: (row.trial, number(row.parameters), row.text) for row in scores}
+    yield table(list(architectures.values()), ("trial", "parameters", "architecture"), "The architectures.", code=2)
 
 
 def _spread(found: tuple[float, float | None] | None) -> str:
