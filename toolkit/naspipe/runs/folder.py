@@ -15,7 +15,7 @@ from typing import Any
 
 from naspipe.errors import RunFolderError
 from naspipe.files import read_json, read_lines, writing
-from naspipe.records import BestScores, BestTrial, EpochLine, Facts, SubnetLine, TimingLine
+from naspipe.records import BestScores, BestTrial, Facts, SubnetLine, TimingLine
 from naspipe.search.objective import Objective
 from naspipe.search.trial import Trial
 from naspipe.space import Architecture, SearchSpace
@@ -188,11 +188,6 @@ class RunFolder:
         advice = f"Delete it and run `naspipe search {self.quoted}`: the trials are kept."
         best: BestTrial = read_json(self.best_architecture, BestTrial.model_validate, advice)
         return best
-
-    def epochs(self) -> Iterator[EpochLine]:
-        """Yield what was logged of every epoch of the row that won."""
-        advice = "Only the report needs this line: delete it."
-        return read_lines(self.retraining_metrics, EpochLine.model_validate, advice)
 
     def best_scores(self) -> BestScores:
         """Return the scores of the retrained subnet."""
