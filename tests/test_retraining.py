@@ -292,6 +292,20 @@ def test_a_table_may_grow_by_seeds_and_starts_but_its_rows_stay_alike(
     assert files(other, "retrain") == files(run, "retrain")
 
 
+def test_rows_of_architectures_that_stay_among_the_best_are_kept_when_the_search_is_extended(
+    whole: Run, tmp_path: Path
+) -> None:
+    # The name under which the search wrote its journal.
+    run = Run.open(shutil.copytree(whole.path, tmp_path / "one"))
+    models = {row.name: row_folder(run.folder, row).model for row in run.rows()}
+    stamps = {name: path.stat().st_mtime_ns for name, path in models.items()}
+    again = Run.open(run.search(extend=2).path).retrain()
+    kept = [row.name for row in again.rows() if row.name in stamps]
+    assert all(models[name].stat().st_mtime_ns == stamps[name] for name in kept)
+    assert len(again.retrained()) == 10
+    assert len(again.trials()) == 12
+
+
 def interrupt_at_best(write: Any) -> Any:
     def interrupt(path: Path, data: Any) -> None:
         if path.parent.name == "best":

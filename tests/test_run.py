@@ -37,7 +37,8 @@ def test_a_run_leaves_everything_it_promises(finished: Run) -> None:
         "search/trials.jsonl", "search/settings.json", "search/study.journal",
         "best/architecture.json", "best/epochs.jsonl",
         "best/model.safetensors", "best/metrics.json", "report.html", ".lock",
-        "retrain/settings.json", *(f"retrain/{row}/{name}" for name in ("epochs.jsonl", "model.safetensors", "metrics.json")),
+        "retrain/settings.json", f"retrain/{row}/epochs.jsonl", f"retrain/{row}/model.safetensors",
+        f"retrain/{row}/metrics.json",
     }  # fmt: skip
     metrics = list(read_lines(finished.folder.training_metrics))
     assert [set(line) for line in metrics] == [{"index", "architecture", "loss", "lr"}] * 30
