@@ -42,7 +42,7 @@ def batch_losses(run: naspipe.Run, module: nn.Module) -> list[float]:
 
 def standard_errors(run: naspipe.Run) -> float:
     """Return how many standard errors the retrained subnet's test loss lies below the untrained one's."""
-    untrained = build_subnet(run.components.space, run.best_architecture(), run.config.seed)
+    untrained = build_subnet(run.components.space, run.retrained_architecture(), run.config.seed)
     train = run.splits.train
     calibrate_statistics(untrained, [train.batch(list(range(min(256, len(train)))), key=0).inputs])
     pairs = zip(batch_losses(run, untrained.eval()), batch_losses(run, run.best()), strict=True)

@@ -144,7 +144,7 @@ def test_an_interrupt_ends_with_130(
     [
         ("train", "A training cannot be continued yet; start it anew in a new folder: `naspipe train '"),
         ("search", "To go on: naspipe search '"),
-        ("retrain", "To start the retraining anew: naspipe retrain '"),
+        ("retrain", "To go on: naspipe retrain '"),
     ],
 )
 def test_an_interrupt_says_how_to_go_on(
@@ -157,7 +157,7 @@ def test_an_interrupt_says_how_to_go_on(
     target = {
         "train": "naspipe.training.loop.SupernetTrainer.run",
         "search": "naspipe.runs.searching.run_search",
-        "retrain": "naspipe.runs.run.retrain",
+        "retrain": "naspipe.runs.retraining.retrain",
     }[phase]
     monkeypatch.setattr(target, interrupt)
     out = tmp_path / "my out"

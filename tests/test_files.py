@@ -18,6 +18,7 @@ import naspipe
 from naspipe import NaspipeWarning, Run, RunError
 from naspipe.errors import RunFolderError
 from naspipe.files import JsonLines, read_lines, save_tensors, write_text
+from naspipe.runs.rows import row_folder
 
 
 @pytest.fixture(scope="module")
@@ -195,4 +196,5 @@ def test_a_task_that_fails_after_retraining_leaves_the_model(tmp_path: Path, mon
     monkeypatch.setattr(TinyTask, "metrics", lambda self, totals: {}["gone"])
     with pytest.raises(RunError, match="evaluating the retrained model on the validation split failed: KeyError"):
         run.retrain()
-    assert run.folder.best_model.exists()
+    (row,) = run.rows()
+    assert row_folder(run.folder, row).model.exists()

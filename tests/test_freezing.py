@@ -44,7 +44,7 @@ def test_frozen_training_is_equal_on_any_number_of_stages() -> None:
 
 def test_the_best_architecture_is_trained_as_a_whole(tmp_path: Path) -> None:
     data = settings()
-    data["retrain"]["init"] = "inherit"
+    data["retrain"]["init"] = "finetune"
     run = Run.create(data, tmp_path / "run").train().search().retrain()
     stem = next(iter(Supernet(run.components.space, TINY["seed"]))).state_dict()
     assert not all(torch.equal(value, stem[f"module.{name}"]) for name, value in run.best()[0].state_dict().items())

@@ -30,12 +30,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_run_leaves_everything_it_promises(finished: Run) -> None:
+    (row,) = (row.name for row in finished.rows())
     names = {str(path.relative_to(finished.path)) for path in finished.path.rglob("*") if path.is_file()}
     assert names == {
         "config.yaml", "environment.json", "train/metrics.jsonl", "train/supernet.safetensors",
         "search/trials.jsonl", "search/settings.json", "search/study.journal",
         "best/architecture.json", "best/epochs.jsonl",
         "best/model.safetensors", "best/metrics.json", "report.html", ".lock",
+        "retrain/settings.json", f"retrain/{row}/epochs.jsonl", f"retrain/{row}/model.safetensors",
+        f"retrain/{row}/metrics.json",
     }  # fmt: skip
     metrics = list(read_lines(finished.folder.training_metrics))
     assert [set(line) for line in metrics] == [{"index", "architecture", "loss", "lr"}] * 30
@@ -83,7 +86,7 @@ def test_the_same_config_gives_the_same_run_in_another_process(finished: Run, tm
 
 
 def test_phases_may_run_one_by_one_from_the_folder(finished: Run, tmp_path: Path) -> None:
-    config = {**TINY, "retrain": {**TINY["retrain"], "init": "inherit"}}
+    config = {**TINY, "retrain": {**TINY["retrain"], "init": "finetune"}}
     path = Run.create(config, tmp_path / "steps").train().path
     assert Run.open(path).digest == finished.digest
     Run.open(path).search()

@@ -27,7 +27,7 @@ from naspipe.space import Architecture
 from naspipe.suggestions import listing
 from naspipe.supernet.block import ChoiceBlock
 from naspipe.supernet.supernet import Supernet
-from naspipe.tasks.data import Batch, Splits, require_microbatches, smallest_batch, split_batch
+from naspipe.tasks.data import Batch, Splits, require_parts, smallest_batch, split_batch
 from naspipe.tasks.task import Task
 from naspipe.training.determinism import deterministic, seed_generators
 from naspipe.usercode import calling
@@ -49,14 +49,16 @@ def check_task(components: Components, config: RunConfig, supernet: Supernet) ->
     Raises:
         TaskError: The data or a method of the task is not as it must be.
         SpaceError: The subnet fails on the data.
-        InputError: Batches are too small to be cut into micro-batches.
+        InputError: Batches are too small to be cut into micro-batches, or into parts for processes.
     """
     task, space = components.task, components.space
     splits = load_splits(task, config.seed)
     samples = len(splits.train)
-    require_microbatches(samples, config.training.batch_size, config.training.microbatches)
+    require_parts(samples, config.training.batch_size, config.training.microbatches, "training.microbatches")
+    require_parts(samples, config.retrain.batch_size, config.retrain.processes, "retrain.processes")
     _warn_of_warmup(config, samples)
     _warn_of_generations(components.strategy, config)
+    _warn_of_no_effect(config)
     _require_decisions(supernet)
     architecture = space.random_architecture(keyed_random(config.seed, "check"))
     with deterministic(config.training.threads, "cpu"):
@@ -118,7 +120,8 @@ def _smallest_part(config: RunConfig, samples: int) -> int:
     # A short training may end before the last batch of an epoch, which may be smaller.
     whole_epoch = training.subnets * training.batch_size >= samples
     batch = smallest_batch(samples, training.batch_size) if whole_epoch else training.batch_size
-    return min(batch // training.microbatches, smallest_batch(samples, config.retrain.batch_size))
+    retrain = smallest_batch(samples, config.retrain.batch_size) // config.retrain.processes
+    return min(batch // training.microbatches, retrain)
 
 
 def load_splits(task: Task, seed: int) -> Splits:
@@ -262,6 +265,28 @@ def _warn_of_warmup(config: RunConfig, samples: int) -> None:
             warnings.warn(
                 f"{phase}.schedule.warmup = {settings.schedule.warmup} takes up all {steps} steps, so that "
                 "the learning rate only rises. Choose a shorter one, or more steps.",
+                NaspipeWarning,
+                stacklevel=3,
+            )
+
+
+def _warn_of_no_effect(config: RunConfig) -> None:
+    """Warn of settings of the retraining that change nothing."""
+    retrain, trials = config.retrain, config.search.budget.trials
+    if trials is not None and retrain.best > trials:
+        warnings.warn(
+            f"retrain.best = {retrain.best}, but the search evaluates {trials} architectures only, and no more are "
+            "retrained. Choose fewer, or raise search.budget.trials.",
+            NaspipeWarning,
+            stacklevel=3,
+        )
+    if retrain.inits != ("inherit",):
+        return
+    for key, value in (("seeds", retrain.seeds), ("processes", retrain.processes)):
+        if value > 1:
+            warnings.warn(
+                f"retrain.{key} = {value} has no effect: retrain.init is 'inherit' alone, which trains nothing. Add "
+                "'scratch' or 'finetune' to it.",
                 NaspipeWarning,
                 stacklevel=3,
             )

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,6 +93,22 @@ def write_text(path: Path, text: str) -> None:
         RunError: It cannot be written.
     """
     write_bytes(path, text.encode("utf-8"))
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file by renaming a finished copy into place.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            shutil.copyfile(source, temporary)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -63,20 +63,30 @@ class BestTrial(TrialLine):
 
 
 class EpochLine(Record):
-    """A line of ``best/epochs.jsonl``."""
+    """A line of the ``epochs.jsonl`` of a retraining."""
 
     epoch: int
     loss: FiniteFloat
     lr: FiniteFloat
 
 
-class BestScores(Record):
-    """``best/metrics.json``: the scores of the retrained subnet."""
+class RowScores(Record):
+    """``metrics.json`` of a row of the retraining: what was trained from what, and its scores."""
 
     text: str
+    trial: int
+    architecture: dict[str, Any]
+    init: Literal["scratch", "inherit", "finetune"]
+    seed: int
     validation: Numbers
     test: Numbers
     parameters: int
+
+
+class BestScores(RowScores):
+    """``best/metrics.json``: the row that won, and the validation metric that decided, if one did."""
+
+    chosen_by: str | None
 
 
 class ScoreLine(Record):

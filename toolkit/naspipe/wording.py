@@ -24,6 +24,6 @@ def fault_of(detail: Mapping[str, Any], example: str = "") -> str:
         example: What a right value looks like, or an empty text.
     """
     kind = detail["type"]
-    text = _NOUNS.get(kind, str(detail["msg"]).replace("Input should be", "must be"))
+    text = _NOUNS.get(kind, str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "must be"))
     such = f" such as {example}" if example else ""
     return f"{text}{such}" if kind == "missing" else f"{text}{such}, but got {detail['input']!r}"

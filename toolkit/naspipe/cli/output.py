@@ -103,18 +103,23 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
 
 def show_result(run: Run) -> None:
     """Print which architecture won, how good it is, where the model lies and what to do next."""
+    from naspipe.cli.retraining import show_rows
+
     metrics = run.best_metrics()
-    note = run.folder.best_trial().note
+    searched = run.folder.best_trial()
+    if len(run.rows()) > 1:
+        show_rows(run)
     again = f"naspipe run {shlex.quote(str(run.folder.config))} --set seed={run.config.seed + 1}"
     code = f"import naspipe; print(naspipe.Run.open({json.dumps(str(run.path))}).best())"
     lines = [
         ("Best architecture", metrics["text"]),
+        *([("Best in the search", searched.text)] if searched.trial != metrics["trial"] else []),
         ("Parameters", f"{metrics['parameters']:,}"),
         ("Validation", format_metrics(metrics["validation"])),
         ("Test", format_metrics(metrics["test"])),
         ("Model", run.folder.best_model),
         ("Report", run.folder.report),
-        *([("Search ended early", note)] if note else []),
+        *([("Search ended early", searched.note)] if searched.note else []),
         ("Next", f"python -c {shlex.quote(code)}"),
         ("", again),
     ]

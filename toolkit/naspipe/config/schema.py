@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from naspipe.config.source import dump_yaml
 
@@ -184,16 +184,46 @@ class SearchConfig(Section):
     )
 
 
+Init = Literal["scratch", "inherit", "finetune"]
+"""What a retrained module starts from: fresh weights, or the supernet's, which are trained with ``finetune`` only."""
+
+
+def _differ(inits: list[Init]) -> list[Init]:
+    if len(set(inits)) != len(inits):
+        raise ValueError("must name each of them once")
+    return inits
+
+
+# Told apart by their form, so that only one of the two is said to be missing.
+Inits = Annotated[
+    Annotated[Init, Tag("one")] | Annotated[list[Init], Field(min_length=1), AfterValidator(_differ), Tag("several")],
+    Discriminator(lambda value: "several" if isinstance(value, list) else "one"),
+]
+
+
 class RetrainConfig(OptimizationConfig):
-    """Training of the best architecture as an ordinary module."""
+    """Training of the best architectures as ordinary modules."""
 
     epochs: PositiveInt = Field(default=20, description="Passes over the training split.")
-    init: Literal["scratch", "inherit"] = Field(
-        default="scratch", description="Start from fresh weights, or from the supernet's."
+    init: Inits = Field(
+        default="scratch",
+        description="scratch: fresh weights; inherit: the supernet's as they are, normalisation calibrated, not "
+        "trained; finetune: the supernet's, trained. One of them, or a list.",
+    )
+    seeds: PositiveInt = Field(default=1, description="Trainings of each, with seeds derived from the run's.")
+    best: PositiveInt = Field(default=1, description="How many of the best architectures are retrained.")
+    processes: PositiveInt = Field(
+        default=1,
+        description="Data-parallel processes. Each takes its part of every batch, so their number changes results.",
     )
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Largest gradient norm of the whole module, or null: no clipping."
     )
+
+    @property
+    def inits(self) -> tuple[Init, ...]:
+        """What is started from, one or several, in order."""
+        return tuple(self.init) if isinstance(self.init, list) else (self.init,)
 
 
 class RunConfig(Section):
@@ -208,7 +238,7 @@ class RunConfig(Section):
     )
     executor: ExecutorConfig = Field(default=ExecutorConfig(), description="How the work is laid out.")
     search: SearchConfig = Field(default=SearchConfig(), description="The search over the supernet.")
-    retrain: RetrainConfig = Field(default=RetrainConfig(), description="Training of the best architecture.")
+    retrain: RetrainConfig = Field(default=RetrainConfig(), description="Training of the best architectures.")
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML; reading it again gives an equal configuration."""

@@ -70,19 +70,6 @@ def training_curve(losses: Sequence[float]) -> Any:
     return figure
 
 
-def retraining_curve(losses: Sequence[float]) -> Any:
-    """Return the training loss of each epoch of retraining."""
-    figure = new_figure(260, "epoch", "training loss")
-    figure.add_scatter(
-        x=list(range(1, len(losses) + 1)), y=list(losses), mode="lines+markers",
-        line={"color": ACCENT, "width": 2.5}, hovertemplate="epoch %{x}: %{y:.6g}<extra></extra>",
-    )  # fmt: skip
-    figure.update_layout(margin={"t": 30})
-    if len(losses) <= 10:
-        figure.update_xaxes(dtick=1)
-    return figure
-
-
 def search_history(trials: Sequence[Trial], objective: Objective, texts: Mapping[int, str], best: int | None) -> Any:
     """Return an objective over the trials, with the best so far."""
     complete = [trial for trial in trials if trial.reason is None]

@@ -11,6 +11,7 @@ from naspipe.report import sections
 from naspipe.report.markup import problem, section, standalone_page
 from naspipe.report.pipeline import pipeline
 from naspipe.report.ranking import ranking
+from naspipe.report.retraining import retraining
 from naspipe.report.search import search
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _SECTIONS = {
     "Pipeline": pipeline,
     "Search": search,
     "Ranking": ranking,
-    "Retrained best subnet": sections.retraining,
+    "Retraining": retraining,
     "How it was made": sections.details,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from naspipe.report import figures
@@ -11,8 +11,11 @@ from naspipe.report.drawing import architecture_figure
 from naspipe.report.markup import note, number, plot, problem, table
 from naspipe.report.options import option_counts
 from naspipe.report.records import read_records
+from naspipe.runs.rows import row_folder
 
 if TYPE_CHECKING:
+    from naspipe.records import EpochLine
+    from naspipe.runs.rows import Row
     from naspipe.runs.run import Run
 
 
@@ -32,6 +35,8 @@ def result(run: Run) -> Iterator[str]:
         shown.append(("parameters", metrics["parameters"]))
         cells = [f"<div><b>{number(v)}</b><span>{html.escape(k)}</span></div>" for k, v in shown]
         yield f'<div class="figures">{"".join(cells)}</div>'
+    planned = run.rows() if run.folder.best_architecture.exists() else []
+    epochs = sum(row.steps(config.retrain.epochs) for row in planned if row.trains)
     phases = (
         ("supernet trained", run.folder.supernet, run.folder.subnets(), config.training.subnets),
         (
@@ -40,7 +45,7 @@ def result(run: Run) -> Iterator[str]:
             run.folder.evaluated(run.components.space, run.components.objectives),
             config.search.budget.trials,
         ),
-        ("best subnet retrained", run.folder.best_metrics, run.folder.epochs(), config.retrain.epochs),
+        ("best subnets retrained", run.folder.best_metrics, _epochs_of(run, planned), epochs),
     )
     rows = []
     for name, last, lines, total in phases:
@@ -55,19 +60,35 @@ def _of(done: int, total: int | None) -> str:
     return f"{done:,} so far" if total is None else f"{done:,} of {total:,}"
 
 
+def _epochs_of(run: Run, planned: Sequence[Row]) -> Iterator[EpochLine]:
+    for row in planned:
+        yield from row_folder(run.folder, row).logged()
+
+
 def architecture(run: Run) -> Iterator[str]:
-    """Yield the best architecture: text, drawing and scores."""
+    """Yield the best architecture: text, drawing and scores in the search; retraining may have chosen another one."""
     if not run.folder.best_architecture.exists():
         yield note("The search has not finished.")
         return
-    space, best = run.components.space, run.best_architecture()
-    record = run.folder.best_trial()
+    space, chosen = run.components.space, run.folder.best_trial()
+    best, trial, metrics = run.best_architecture(), chosen.trial, chosen.metrics
+    if run.folder.best_metrics.exists() and run.folder.best_scores().trial != trial:
+        scores = run.folder.best_scores()
+        best, trial = run.retrained_architecture(), scores.trial
+        metrics = next((found.metrics for found in run.trials() if found.index == trial), {})
+        by = f", by {scores.chosen_by}" if scores.chosen_by else ""
+        yield note(
+            f"Of the retrained architectures, that of trial {trial} is best on the validation split{by}. The search "
+            f"had found another one best, with the supernet's weights: that of trial {chosen.trial}, {chosen.text}."
+        )
     graph = space.graph(best)
     yield f"<p><code>{html.escape(space.format(best))}</code></p>"
-    caption = f"The best architecture, found in trial {record.trial}. {graph.note}".rstrip()
+    caption = f"The best architecture, found in trial {trial}. {graph.note}".rstrip()
     yield plot(architecture_figure(graph), "architecture", caption, narrow=True)
-    scores = [(name, number(value)) for name, value in record.metrics.items()]
-    yield table(scores, caption="Scores in the search, with the supernet's weights.")
+    yield table(
+        [(name, number(value)) for name, value in metrics.items()],
+        caption="Scores in the search, with the supernet's weights.",
+    )
 
 
 def training(run: Run) -> Iterator[str]:
@@ -90,36 +111,6 @@ def training(run: Run) -> Iterator[str]:
         "options",
         "Number of subnets trained with each option of each decision; colours start at zero.",
     )
-
-
-def retraining(run: Run) -> Iterator[str]:
-    """Yield the loss of the epochs, and the final scores."""
-    records, damage = read_records(run.folder.epochs())
-    yield problem(damage)
-    finished = run.folder.best_metrics.exists()
-    if not records and not finished:
-        yield note("The best subnet has not been retrained yet.")
-        return
-    settings = run.config.retrain
-    start = "fresh weights" if settings.init == "scratch" else "the supernet's weights"
-    epochs = f"{settings.epochs:,}" if finished else f"{len(records):,} of {settings.epochs:,}"
-    yield note(f"{epochs} epochs from {start}.")
-    if len(records) > 1:
-        losses = [record.loss for record in records]
-        yield plot(figures.retraining_curve(losses), "retraining", "Training loss of the best subnet.")
-    if finished:
-        metrics = run.best_metrics()
-        names = list({**metrics["test"], **metrics["validation"]})
-        rows = [
-            (split, *(number(metrics[split][n]) if n in metrics[split] else "" for n in names))
-            for split in ("validation", "test")
-        ]
-        yield table(
-            rows,
-            ("split", *names),
-            "Scores of the retrained subnet; the test split was used once, at the end.",
-        )
-        yield note(f"Weights: {run.folder.best_model.relative_to(run.path)}")
 
 
 def details(run: Run) -> Iterator[str]:

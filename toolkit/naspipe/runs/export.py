@@ -158,7 +158,7 @@ def load_exported(path: str | Path) -> nn.Module:
 def _choose(run: Run, text: str | None) -> tuple[nn.Module, Architecture, str]:
     """Return the module to export, on the CPU, its architecture, and where its weights come from."""
     if text is None:
-        return run.best(), run.best_architecture(), "of the retrained best subnet"
+        return run.best(), run.retrained_architecture(), "of the retrained best subnet"
     architecture = run.components.space.parse(text)
     evaluator = Evaluator(run.supernet(), run.components.task, run.splits, run.config)
     return evaluator.subnet(architecture).to("cpu"), architecture, "of the supernet, normalisation calibrated"

@@ -15,7 +15,7 @@ from typing import Any
 
 from naspipe.errors import RunFolderError
 from naspipe.files import read_json, read_lines, writing
-from naspipe.records import BestScores, BestTrial, EpochLine, Facts, SubnetLine, TimingLine
+from naspipe.records import BestScores, BestTrial, Facts, SubnetLine, TimingLine
 from naspipe.search.objective import Objective
 from naspipe.search.trial import Trial
 from naspipe.space import Architecture, SearchSpace
@@ -97,18 +97,28 @@ class RunFolder:
         return self.root / "best" / "architecture.json"
 
     @property
+    def retraining(self) -> Path:
+        """A folder for each row of the retraining."""
+        return self.root / "retrain"
+
+    @property
+    def retraining_settings(self) -> Path:
+        """What the rows of the retraining have in common."""
+        return self.retraining / "settings.json"
+
+    @property
     def retraining_metrics(self) -> Path:
-        """A line per epoch of retraining."""
+        """A line per epoch of the row that won; missing if that was not trained."""
         return self.root / "best" / "epochs.jsonl"
 
     @property
     def best_model(self) -> Path:
-        """The retrained best subnet's weights."""
+        """The weights of the row that won."""
         return self.root / "best" / "model.safetensors"
 
     @property
     def best_metrics(self) -> Path:
-        """Its scores; there once retraining has finished and been checked."""
+        """Its scores; there once all rows are finished."""
         return self.root / "best" / "metrics.json"
 
     @property
@@ -178,11 +188,6 @@ class RunFolder:
         advice = f"Delete it and run `naspipe search {self.quoted}`: the trials are kept."
         best: BestTrial = read_json(self.best_architecture, BestTrial.model_validate, advice)
         return best
-
-    def epochs(self) -> Iterator[EpochLine]:
-        """Yield what was logged of every epoch of retraining."""
-        advice = "Only the report needs this line: delete it."
-        return read_lines(self.retraining_metrics, EpochLine.model_validate, advice)
 
     def best_scores(self) -> BestScores:
         """Return the scores of the retrained subnet."""

@@ -15,34 +15,28 @@ from naspipe.components import Components, as_config, build_components
 from naspipe.config.resolve import resolve_file
 from naspipe.config.schema import RunConfig
 from naspipe.environment import describe_environment, is_follower
-from naspipe.errors import InputError, RunError, RunFolderError, TrainingError
+from naspipe.errors import InputError, RunFolderError
 from naspipe.files import (
-    JsonLines,
     digest_tensors,
     load_tensors,
     reading,
-    save_tensors,
     write_json,
     write_text,
-    writing,
 )
 from naspipe.planning import check_layout
-from naspipe.records import RankRecord
+from naspipe.records import RankRecord, RowScores
 from naspipe.runs.folder import RunFolder, create_folder
-from naspipe.runs.progress import Progress, Watch, ignore
+from naspipe.runs.progress import Watch, ignore
+from naspipe.runs.retraining import retrain_best
+from naspipe.runs.rows import Row, plan_rows, row_folder
 from naspipe.runs.searching import check_workers, extend_budget, search_supernet, settle_search, with_workers
 from naspipe.runs.training import train_supernet
 from naspipe.runs.weights import load_weights
-from naspipe.search.evaluation import measure_split
-from naspipe.search.measures import count_parameters
-from naspipe.search.objective import read_metrics
-from naspipe.search.retraining import EpochRecord, retrain
 from naspipe.search.trial import Trial
 from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet, build_subnet
 from naspipe.tasks.data import Splits
 from naspipe.training.determinism import deterministic
-from naspipe.usercode import calling
 
 
 class Run:
@@ -101,6 +95,10 @@ class Run:
             untrained = Supernet(components.space, resolved.seed, freeze_always_active=freeze)
         splits = check_task(components, resolved, untrained)
         check_layout(resolved, components, splits).warn()
+        if resolved.retrain.processes > 1:
+            from naspipe.runs.replicas import check_replicas
+
+            check_replicas(resolved)
         folder = create_folder(out, (resolved.space.name, resolved.task.name))
         run = cls(folder, resolved, watch, splits, untrained)
         write_text(folder.config, resolved.to_yaml())
@@ -134,6 +132,11 @@ class Run:
     def components(self) -> Components:
         """The run's plug-ins; used to look at, since samplers and strategies serve one phase."""
         return build_components(self.config)
+
+    @property
+    def watch(self) -> Watch:
+        """What is called with the progress of each phase."""
+        return self._watch
 
     @property
     def splits(self) -> Splits:
@@ -204,61 +207,23 @@ class Run:
         return self
 
     def retrain(self) -> Run:
-        """Train the best architecture as an ordinary module, save, reload and test it; returns the run.
+        """Train the best architectures as ordinary modules, save, reload and test them; returns the run.
 
-        The test split is touched here, once, after everything else.
+        There is a row for each architecture, start and seed; the one that is best on the validation split goes to
+        ``best/``. Rows that were finished before an interrupt are kept. The test split is touched once a row, after
+        everything else.
 
         Raises:
             RunFolderError: The search has not finished, this has been done, a file is damaged, or another
                 process works here.
-            TrainingError: It cannot go on.
-            RunError: The saved model does not evaluate as the trained one did, or a file cannot be written.
+            InputError: This machine cannot run ``retrain.processes``.
+            TrainingError: A row cannot go on.
+            RunError: A saved model does not evaluate as the trained one did, or a file cannot be written.
         """
-        command = f"naspipe retrain {self.folder.quoted}"
-        with self._phase(f"Interrupted. To start the retraining anew: {command}"):
+        with self._phase(f"Interrupted. To go on: naspipe retrain {self.folder.quoted}"):
             self.folder.require_best()
             self.folder.refuse(self.folder.best_metrics, "a retrained model")
-            config, components = self.config, self.components
-            architecture = self.best_architecture()
-            # Left by a retraining that was broken off; it starts anew and gives the same again.
-            with writing(self.folder.retraining_metrics):
-                self.folder.retraining_metrics.unlink(missing_ok=True)
-            if config.retrain.init == "inherit":
-                module = self.supernet().extract(architecture)
-            else:
-                module = build_subnet(components.space, architecture, config.seed)
-            with JsonLines(self.folder.retraining_metrics) as log:
-
-                def on_epoch(record: EpochRecord) -> None:
-                    log.append(vars(record))
-                    done, detail = record.epoch + 1, f"loss {record.loss:.4f}"
-                    self._watch(Progress("retrain", done, config.retrain.epochs, detail))
-
-                retrain(
-                    module,
-                    components.task,
-                    self.splits.train,
-                    config.retrain,
-                    config.seed,
-                    config.training.device,
-                    on_epoch,
-                )
-            save_tensors(self.folder.best_model, module.state_dict(), {"format": "pt"})
-            validation = self._measure(module, "validation")
-            reloaded = self._load_best()
-            again = self._measure(reloaded, "validation")
-            if again != validation:
-                raise RunError(
-                    f"the model saved in {self.folder.best_model} must evaluate as it did when trained, "
-                    f"{validation}, but gives {again}. It has state that its state_dict does not hold."
-                )
-            scores = {
-                "text": components.space.format(architecture),
-                "validation": validation,
-                "test": self._measure(reloaded, "test"),
-                "parameters": count_parameters(reloaded),
-            }
-            write_json(self.folder.best_metrics, scores)
+            retrain_best(self)
         return self
 
     def rank_check(self, against: str = "retrain", architectures: int | None = None, seeds: int = 1) -> RankRecord:
@@ -289,13 +254,14 @@ class Run:
         return write_report(self)
 
     def best(self) -> nn.Module:
-        """Return the retrained best subnet, an ordinary module in evaluation mode, on the CPU.
+        """Return the retrained subnet that won, an ordinary module in evaluation mode, on the CPU.
 
         Raises:
             RunFolderError: It has not been retrained.
         """
-        self.folder.require_retrained()
-        return self._load_best("cpu")
+        module = build_subnet(self.components.space, self.retrained_architecture(), self.config.seed)
+        load_weights(module, self.folder.best_model)
+        return module.eval()
 
     def best_architecture(self) -> Architecture:
         """Return the architecture that the search found best.
@@ -308,8 +274,35 @@ class Run:
         with reading(str(self.folder.best_architecture), "Has the search space changed?"):
             return self.components.space.architecture(Architecture(best.architecture))
 
+    def rows(self) -> list[Row]:
+        """Return the rows of the retraining, finished or not, in order.
+
+        Raises:
+            RunFolderError: The search has not finished, or a file is damaged.
+        """
+        return plan_rows(self.folder, self.config.retrain, self.components.space, self.components.objectives)
+
+    def retrained(self) -> list[RowScores]:
+        """Return the scores of the rows that are finished, in order.
+
+        Raises:
+            RunFolderError: The search has not finished, or a file is damaged.
+        """
+        files = [row_folder(self.folder, row) for row in self.rows()]
+        return [row.scores() for row in files if row.metrics.exists()]
+
+    def retrained_architecture(self) -> Architecture:
+        """Return the architecture of the row that won; another than the search found best, where several are retrained.
+
+        Raises:
+            RunFolderError: It has not been retrained.
+        """
+        self.folder.require_retrained()
+        with reading(str(self.folder.best_metrics), "Has the search space changed?"):
+            return self.components.space.architecture(Architecture(self.folder.best_scores().architecture))
+
     def best_metrics(self) -> dict[str, Any]:
-        """Return the retrained subnet's scores: text, validation, test and parameters.
+        """Return the scores of the row that won: text, validation, test, parameters, and which row it is.
 
         Raises:
             RunFolderError: It has not been retrained.
@@ -332,22 +325,6 @@ class Run:
         supernet = Supernet(self.components.space, self.config.seed)
         load_weights(supernet.blocks, self.folder.supernet)
         return supernet.to(self.config.training.device)
-
-    def _load_best(self, device: str | None = None) -> nn.Module:
-        module = build_subnet(self.components.space, self.best_architecture(), self.config.seed)
-        load_weights(module, self.folder.best_model)
-        return module.to(device or self.config.training.device).eval()
-
-    def _measure(self, module: nn.Module, split: str) -> dict[str, int | float]:
-        with calling(f"evaluating the retrained model on the {split} split", TrainingError):
-            metrics = measure_split(
-                module,
-                self.components.task,
-                getattr(self.splits, split),
-                self.config.search.batch_size,
-                self.config.training.device,
-            )
-        return read_metrics(metrics)
 
     @contextlib.contextmanager
     def _phase(self, interrupted: str) -> Iterator[None]:

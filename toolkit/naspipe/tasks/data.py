@@ -182,18 +182,24 @@ def smallest_batch(samples: int, batch_size: int) -> int:
     return min(samples, samples % batch_size or batch_size)
 
 
-def require_microbatches(samples: int, batch_size: int, microbatches: int) -> None:
-    """Raise an error if some batch has fewer samples than micro-batches.
+def require_parts(samples: int, batch_size: int, parts: int, key: str) -> None:
+    """Raise an error if some batch has fewer samples than the parts it is cut into.
+
+    Args:
+        samples: Samples of the split.
+        batch_size: Samples in a batch.
+        parts: How many parts.
+        key: Where their number is set, beside ``batch_size``: ``training.microbatches``.
 
     Raises:
         InputError: It has.
     """
     smallest = smallest_batch(samples, batch_size)
-    if smallest < microbatches:
+    if smallest < parts:
+        section, _, name = key.partition(".")
         raise InputError(
-            f"training.microbatches must be at most the samples of the smallest batch, but is "
-            f"{microbatches}, and with {samples} samples and training.batch_size = {batch_size} a batch "
-            f"has {smallest}. Choose fewer micro-batches or another batch size."
+            f"{key} must be at most the samples of the smallest batch, but is {parts}, and with {samples} samples and "
+            f"{section}.batch_size = {batch_size} a batch has {smallest}. Choose fewer {name}, or another batch size."
         )
 
 

@@ -23,7 +23,7 @@ from naspipe.pipeline.planner import Planner
 from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet
-from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_microbatches, split_batch
+from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_parts, split_batch
 from naspipe.tasks.task import Task
 from naspipe.training.determinism import autocast
 from naspipe.training.forms import Forms
@@ -144,7 +144,7 @@ class SupernetTrainer:
             InputError: A batch would have fewer samples than micro-batches.
         """
         self._order = EpochOrder(data, config.batch_size, seed, "train")
-        require_microbatches(len(data), config.batch_size, config.microbatches)
+        require_parts(len(data), config.batch_size, config.microbatches, "training.microbatches")
         self._supernet = supernet.train()
         for block in supernet:
             # Blocks of other processes may have no memory.

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import signal
-import threading
-import time
 import warnings
 from datetime import timedelta
 from pathlib import Path
@@ -26,15 +23,13 @@ from naspipe.errors import NaspipeWarning, TrainingError
 from naspipe.files import JsonLines, load_tensors, save_tensors
 from naspipe.training.channels import connect_stages
 from naspipe.training.determinism import deterministic
+from naspipe.training.launcher import end_with
 from naspipe.training.recorder import Recorder, Row
 from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer, reset_peak_memory
 from naspipe.training.transport import Distributed
 
 if TYPE_CHECKING:
     from naspipe.training.loop import SubnetRecord
-
-POLL_SECONDS = 0.5
-"""Between two looks at whether the launcher is still there."""
 
 
 class StageTask(NamedTuple):
@@ -168,17 +163,6 @@ def join_parts(folder: Path, stages: int, supernet: Path) -> None:
     save_tensors(supernet, tensors, {"format": "pt"})
     for part in parts:
         part.unlink()
-
-
-def end_with(launcher: int) -> None:
-    """End this process when the launcher has died, however and whenever that happened."""
-
-    def look() -> None:
-        while os.getppid() == launcher:
-            time.sleep(POLL_SECONDS)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=look, name="naspipe launcher", daemon=True).start()
 
 
 def _compare_processes(config: RunConfig) -> None:

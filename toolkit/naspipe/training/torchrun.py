@@ -11,9 +11,9 @@ import os
 from datetime import timedelta
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 
-from naspipe.training.stage import StageResult, StageTask, end_with, train_stage
+from naspipe.training.launcher import end_with, find_store
+from naspipe.training.stage import StageResult, StageTask, train_stage
 
 TASK = "naspipe/task"
 """The key under which the leader says what is to be done."""
@@ -29,7 +29,7 @@ def lead(task: StageTask) -> list[StageResult]:
         TrainingError: This stage failed, or another one did and is missed.
     """
     end_with(os.getppid())
-    store = _store()
+    store = find_store()
     store.set(TASK, json.dumps(task._asdict()))
     return _train(task, store)
 
@@ -42,14 +42,9 @@ def follow() -> None:
     """
     # From now on: torchrun may be killed while this process still waits.
     end_with(os.getppid())
-    store = _store()
+    store = find_store()
     store.wait([TASK], PATIENCE)
     _train(StageTask(**json.loads(store.get(TASK))), store)
-
-
-def _store() -> Store:
-    store: Store = next(rendezvous("env://"))[0]
-    return store
 
 
 def _train(task: StageTask, store: Store) -> list[StageResult]:
