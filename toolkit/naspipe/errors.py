@@ -1,7 +1,8 @@
 """The errors a user can meet, all children of ``NaspipeError``.
 
 Two families decide the exit code of the command line: ``InputError`` (what was given is wrong,
-nothing was started, exit code 2) and ``RunError`` (a job failed while running, exit code 1).
+nothing was started, exit code 2) and ``RunError`` (a job failed while running, exit code 1; 143 if it was
+stopped by SIGTERM).
 """
 
 from __future__ import annotations
@@ -81,6 +82,12 @@ class TrainingError(RunError):
 
 class SearchError(RunError):
     """A search ended without a result."""
+
+
+class StoppedError(RunError):
+    """A phase was asked to stop; what it goes on from has been written."""
+
+    exit_code = 143
 
 
 class NaspipeWarning(UserWarning):

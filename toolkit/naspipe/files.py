@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -144,6 +145,29 @@ def read_json(path: Path, read: Callable[[Any], Any] = lambda data: data, advice
         return read(json.loads(path.read_bytes().decode("utf-8")))
 
 
+def keep_lines(path: Path, count: int) -> None:
+    """Cut a file of JSON lines off after so many, by renaming a finished file into place.
+
+    Raises:
+        RunFolderError: It has fewer.
+        RunError: It cannot be written.
+    """
+    if not path.exists() and not count:
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with writing(path):
+        try:
+            with path.open("rb") as old, temporary.open("wb") as new:
+                kept = [new.write(line) for line in itertools.islice(old, count)]
+                new.flush()
+                os.fsync(new.fileno())
+            if len(kept) < count:
+                raise RunFolderError(f"{path} must have {count:,} lines to go on from, but has {len(kept):,}.")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
 class JsonLines:
     """Appends JSON objects to a file, one a line, each flushed at once."""
 
@@ -168,6 +192,15 @@ class JsonLines:
         with writing(self._path):
             self._file.write(json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n")
             self._file.flush()
+
+    def sync(self) -> None:
+        """Have the system write what was appended to the disk.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        with writing(self._path):
+            os.fsync(self._file.fileno())
 
     def __enter__(self) -> JsonLines:
         return self

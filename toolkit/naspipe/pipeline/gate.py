@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from enum import Enum, auto
 
 
@@ -21,6 +21,11 @@ class Passage(Enum):
 
 
 Gate = Callable[[int], Passage]
+
+
+def drained_at(cuts: Container[int]) -> Gate:
+    """Return a gate that drains the pipeline before some subnets."""
+    return lambda subnet: Passage.DRAINED if subnet in cuts else Passage.OPEN
 
 
 def open_gate(subnet: int) -> Passage:

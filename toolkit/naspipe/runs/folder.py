@@ -47,6 +47,16 @@ class RunFolder:
         return self.root / "train" / "metrics.jsonl"
 
     @property
+    def checkpoints(self) -> Path:
+        """What a training that was broken off goes on from; gone once it has finished."""
+        return self.root / "train" / "checkpoints"
+
+    @property
+    def stop_request(self) -> Path:
+        """There while a training has been asked to stop."""
+        return self.root / "train" / ".stop"
+
+    @property
     def supernet(self) -> Path:
         """The trained supernet's weights; there once training has finished."""
         return self.root / "train" / "supernet.safetensors"
