@@ -24,6 +24,7 @@ from naspipe.config.source import Key, Source, path_text
 from naspipe.errors import ConfigError, InputError, Problem, SpaceError
 from naspipe.executors.executor import Executor, PipelineShape
 from naspipe.keys import keyed_random
+from naspipe.pipeline.contract import Contract
 from naspipe.search.conditions import Condition
 from naspipe.search.constraints import find_constraints, find_measures
 from naspipe.search.measure import Measure
@@ -202,10 +203,15 @@ def _as_size(size: object, what: str) -> int:
     return size
 
 
+def contract_of(config: RunConfig, executor: Executor) -> Contract:
+    """Return the contract that a run's executor keeps."""
+    training, section = config.training, config.executor
+    return executor.contract(PipelineShape(section.stages, training.microbatches, training.subnets, section.segments))
+
+
 def _check_delay(config: RunConfig, executor: Executor) -> None:
     training, section = config.training, config.executor
-    shape = PipelineShape(section.stages, training.microbatches, training.subnets, section.segments)
-    contract = executor.contract(shape)
+    contract = contract_of(config, executor)
     if training.delay is not None and not contract.allows_delay:
         raise InputError(
             f"must not be set, but is {training.delay}: executor {section.name!r} keeps the contract "

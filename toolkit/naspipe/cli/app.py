@@ -88,6 +88,25 @@ def train(
 
 
 @app.command()
+def resume(
+    run_folder: RunArgument,
+    fork: Annotated[
+        Path | None, typer.Option("--fork", metavar="NEW_RUN", help="Go on in a copy, in which anything may differ.")
+    ] = None,
+    overrides: SetOption = None,
+) -> None:
+    """Go on where a run was broken off, in whatever phase, with the result that it would have had."""
+    from naspipe.cli.output import say, show_result, watching
+    from naspipe.runs.resuming import reopen
+
+    with watching() as watch:
+        opened = reopen(run_folder, overrides or [], fork, watch)
+        say(f"Run folder: {opened.path}")
+        opened.resume()
+    show_result(opened)
+
+
+@app.command()
 def search(
     run_folder: RunArgument,
     extend: Annotated[int | None, typer.Option(min=1, help="Trials to add to the budget.")] = None,

@@ -267,7 +267,7 @@ class RunFolder:
         if self.training_metrics.exists():
             raise RunFolderError(
                 f"{self.root} has the log of a training that was broken off, "
-                f"{self.training_metrics.relative_to(self.root)}. {self.cannot_continue}"
+                f"{self.training_metrics.relative_to(self.root)}. {self.how_to_go_on}"
             )
 
     @property
@@ -276,9 +276,9 @@ class RunFolder:
         return f"naspipe train {shlex.quote(str(self.config))}"
 
     @property
-    def cannot_continue(self) -> str:
-        """What to do about a training that was broken off."""
-        return f"A training cannot be continued yet; start it anew in a new folder: `{self.retry}`."
+    def how_to_go_on(self) -> str:
+        """What to do about a run that was broken off."""
+        return f"To go on: naspipe resume {self.quoted}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -67,7 +67,7 @@ def how_to_go_on(run: Run, against: str, architectures: int | None, seeds: int) 
     options = f"--against {shlex.quote(against)} --seeds {seeds}"
     if architectures is not None:
         options += f" --architectures {architectures}"
-    return f"Interrupted. To go on: naspipe rank-check {run.folder.quoted} {options}"
+    return f"To go on: naspipe rank-check {run.folder.quoted} {options}"
 
 
 def _score_objective(run: Run) -> Objective:

@@ -30,6 +30,7 @@ from naspipe.runs.progress import Watch, ignore
 from naspipe.runs.retraining import retrain_best
 from naspipe.runs.rows import Row, plan_rows, row_folder
 from naspipe.runs.searching import check_workers, extend_budget, search_supernet, settle_search, with_workers
+from naspipe.runs.stopping import stopped_by_sigterm
 from naspipe.runs.training import train_supernet
 from naspipe.runs.weights import load_weights
 from naspipe.search.trial import Trial
@@ -166,9 +167,29 @@ class Run:
             TrainingError: It cannot go on.
             RunError: A file cannot be written.
         """
-        with self._phase(f"Interrupted. {self.folder.cannot_continue}"):
+        with self._phase(self.folder.how_to_go_on):
             self.folder.refuse_trained()
             train_supernet(self.config, self.folder, self.splits, self._watch, self._take_untrained(), trace)
+        return self
+
+    def resume(self) -> Run:
+        """Go on where the run was broken off, in whatever phase, and finish it; returns the run.
+
+        The result is that of a run which was not broken off, bit for bit. ``naspipe.runs.resuming.reopen`` opens a run
+        with another layout.
+
+        Raises:
+            RunFolderError: A file is damaged, or another process works here.
+            RunError: A phase failed.
+        """
+        if not self.folder.supernet.exists():
+            with self._phase(self.folder.how_to_go_on):
+                train_supernet(self.config, self.folder, self.splits, self._watch, None, trace=False)
+        if not self.folder.best_architecture.exists():
+            self.search()
+        if not self.folder.best_metrics.exists():
+            self.retrain()
+        self.report()
         return self
 
     def _take_untrained(self) -> Supernet | None:
@@ -192,7 +213,7 @@ class Run:
             InputError: An argument is less than one, or workers cannot find a plug-in.
             RunError: A file cannot be written.
         """
-        with self._phase(f"Interrupted. To go on: naspipe search {self.folder.quoted}"):
+        with self._phase(f"To go on: naspipe search {self.folder.quoted}"):
             self.folder.require_supernet()
             if extend is None:
                 self.folder.refuse(self.folder.best_architecture, "a finished search")
@@ -220,7 +241,7 @@ class Run:
             TrainingError: A row cannot go on.
             RunError: A saved model does not evaluate as the trained one did, or a file cannot be written.
         """
-        with self._phase(f"Interrupted. To go on: naspipe retrain {self.folder.quoted}"):
+        with self._phase(f"To go on: naspipe retrain {self.folder.quoted}"):
             self.folder.require_best()
             self.folder.refuse(self.folder.best_metrics, "a retrained model")
             retrain_best(self)
@@ -327,13 +348,17 @@ class Run:
         return supernet.to(self.config.training.device)
 
     @contextlib.contextmanager
-    def _phase(self, interrupted: str) -> Iterator[None]:
-        """Hold the folder and compute deterministically; an interrupt says how to go on."""
-        with self.folder.locked(), deterministic(self.config.training.threads, self.config.training.device):
+    def _phase(self, how_to_go_on: str) -> Iterator[None]:
+        """Hold the folder and compute deterministically; an interrupt, or SIGTERM, says how to go on."""
+        with (
+            self.folder.locked(),
+            stopped_by_sigterm(how_to_go_on),
+            deterministic(self.config.training.threads, self.config.training.device),
+        ):
             try:
                 yield
             except KeyboardInterrupt as error:
-                raise KeyboardInterrupt(interrupted) from error
+                raise KeyboardInterrupt(f"Interrupted. {how_to_go_on}") from error
 
 
 def run(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from naspipe.components import build_components
+from typing import NamedTuple
+
+from naspipe.components import build_components, contract_of
 from naspipe.config.schema import RunConfig
-from naspipe.files import JsonLines, save_tensors, writing
+from naspipe.errors import StoppedError
+from naspipe.files import JsonLines, keep_lines, save_tensors, writing
+from naspipe.pipeline.gate import drained_at
 from naspipe.pipeline.planfile import write_plan
 from naspipe.planning import PROFILE, prepare_planning
 from naspipe.runs.folder import RunFolder
 from naspipe.runs.progress import Progress, Watch
+from naspipe.runs.stopping import StopRequest
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Splits
-from naspipe.training.loop import SubnetRecord
+from naspipe.training.checkpoint import CheckpointFolder
+from naspipe.training.gatekeeper import Gatekeeper
+from naspipe.training.loop import Cut, SubnetRecord
 from naspipe.training.profiling import settle_costs
 from naspipe.training.recorder import Recorder, Row, trace_of
 from naspipe.training.setup import prepare_trainer
@@ -20,7 +27,7 @@ from naspipe.training.setup import prepare_trainer
 def train_supernet(
     config: RunConfig, folder: RunFolder, splits: Splits, watch: Watch, untrained: Supernet | None, trace: bool
 ) -> None:
-    """Train a run's supernet and save it.
+    """Train a run's supernet and save it; go on from its last checkpoint, if there is one.
 
     Args:
         config: The run's configuration.
@@ -28,31 +35,61 @@ def train_supernet(
         splits: Its data.
         watch: Called with the progress.
         untrained: A supernet to train in place, or None: a new one is built.
-        trace: Record what each stage did, when, and the versions it saw.
+        trace: Record what each stage did, when, and the versions it saw; from the first subnet on, or not at all.
 
     Raises:
         TrainingError: It cannot go on.
+        StoppedError: SIGTERM came; a checkpoint has been written.
         RunError: A file cannot be written.
     """
     if config.executor.costs == PROFILE:
         watch(Progress("train", 0, config.training.subnets, "measuring what blocks take"))
         config = settle_costs(config, splits, folder.costs)
-    if config.executor.transport == "distributed":
-        del untrained  # The processes build their own.
-        rows = _train_in_processes(config, folder, watch, trace)
-    else:
-        rows = _train_here(config, folder, splits, watch, untrained, trace)
+    with writing(folder.training_metrics):
+        folder.training_metrics.parent.mkdir(exist_ok=True)
+    stop = StopRequest(folder.stop_request)
+    with stop.heard():
+        if config.executor.transport == "distributed":
+            del untrained  # The processes build their own.
+            result = _train_in_processes(config, folder, watch, trace)
+        else:
+            result = _train_here(config, folder, splits, watch, untrained, trace, stop)
+    if result.trained < config.training.subnets:
+        raise StoppedError(
+            f"stopped by SIGTERM after {result.trained:,} of {config.training.subnets:,} subnets. {folder.how_to_go_on}"
+        )
+    CheckpointFolder(folder.checkpoints).remove_all()
     if trace:
-        plan = prepare_planning(config, build_components(config), splits).plan()
+        plan = prepare_planning(config, build_components(config), splits).plan(gate=drained_at(result.cuts))
         write_plan(plan, folder.plan)
-        write_plan(trace_of(plan, rows), folder.trace)
+        write_plan(trace_of(plan, result.rows), folder.trace)
+
+
+class _Result(NamedTuple):
+    """What came of a training: subnets trained, where the plan was cut, and what was recorded."""
+
+    trained: int
+    cuts: list[int]
+    rows: list[Row]
 
 
 def _train_here(
-    config: RunConfig, folder: RunFolder, splits: Splits, watch: Watch, untrained: Supernet | None, trace: bool
-) -> list[Row]:
-    """Train with all stages in this process; return what was recorded."""
-    prepared = prepare_trainer(config, build_components(config), splits, untrained)
+    config: RunConfig,
+    folder: RunFolder,
+    splits: Splits,
+    watch: Watch,
+    untrained: Supernet | None,
+    trace: bool,
+    stop: StopRequest,
+) -> _Result:
+    """Train with all stages in this process."""
+    components = build_components(config)
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    checkpoint = checkpoints.latest()
+    keep_lines(folder.training_metrics, checkpoint.subnet if checkpoint is not None else 0)
+    contract = contract_of(config, components.executor)
+    gatekeeper = Gatekeeper(config.executor.checkpoint, contract, stop.is_made)
+    prepared = prepare_trainer(config, components, splits, untrained, checkpoint=checkpoint, gatekeeper=gatekeeper)
     with JsonLines(folder.training_metrics) as log:
 
         def on_subnet(record: SubnetRecord) -> None:
@@ -60,19 +97,26 @@ def _train_here(
             detail = "loss not finite" if record.loss is None else f"loss {record.loss:.4f}"
             watch(Progress("train", record.index + 1, config.training.subnets, detail))
 
+        def on_cut(cut: Cut) -> None:
+            log.sync()
+            checkpoints.write_part(cut.subnet, 0, prepared.trainer.own_layers())
+            checkpoints.finish(cut.subnet, 1, cut.sampler, config.executor.checkpoint.keep)
+
         recorder = Recorder(config.training.device) if trace else None
-        prepared.trainer.run(on_subnet, recorder)
-    save_tensors(folder.supernet, prepared.supernet.blocks.state_dict(), {"format": "pt"})
-    return recorder.rows if recorder else []
+        trained = prepared.trainer.run(on_subnet, recorder, on_cut)
+    if trained == config.training.subnets:
+        save_tensors(folder.supernet, prepared.supernet.blocks.state_dict(), {"format": "pt"})
+    return _Result(trained, sorted(gatekeeper.cuts), recorder.rows if recorder else [])
 
 
-def _train_in_processes(config: RunConfig, folder: RunFolder, watch: Watch, trace: bool) -> list[Row]:
-    """Train with a process for each stage; return what was recorded."""
+def _train_in_processes(config: RunConfig, folder: RunFolder, watch: Watch, trace: bool) -> _Result:
+    """Train with a process for each stage."""
     # The launcher is imported only where it is used.
     from naspipe.training.processes import train_in_processes
 
     metrics = folder.training_metrics
-    with writing(metrics):
-        metrics.parent.mkdir(exist_ok=True)
-    results = train_in_processes(config, metrics.parent, metrics, folder.supernet, watch, record=trace)
-    return [row for result in results for row in result.rows]
+    results = train_in_processes(
+        config, metrics.parent, metrics, folder.supernet, watch, trace, folder.checkpoints, folder.stop_request
+    )
+    rows = [row for result in results for row in result.rows]
+    return _Result(results[0].trained, results[0].cuts, rows)

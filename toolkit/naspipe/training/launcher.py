@@ -35,7 +35,7 @@ SHUTDOWN_SECONDS = 5
 """After a failure the other processes have this long to end before they are killed."""
 
 
-def launch(entry: Callable[..., Any], task: object, processes: int, role: str) -> Any:
+def launch(entry: Callable[..., Any], task: object, processes: int, role: str, restarts: int = 0) -> Any:
     """Start processes by torch's elastic launcher, and wait for all.
 
     Args:
@@ -44,6 +44,7 @@ def launch(entry: Callable[..., Any], task: object, processes: int, role: str) -
         task: What they are told; it is pickled.
         processes: How many.
         role: What one of them is, for errors: ``stage``.
+        restarts: Times that all are started again after one has failed.
 
     Returns:
         What the process of rank 0 returns.
@@ -53,7 +54,7 @@ def launch(entry: Callable[..., Any], task: object, processes: int, role: str) -
     """
     with _signals_kept(), _scratch() as scratch, _quiet(), _none_left(), _interrupts_kept_from_processes():
         try:
-            results: dict[int, Any] = elastic_launch(_settings(processes, scratch), entry)(task, os.getpid())
+            results: dict[int, Any] = elastic_launch(_settings(processes, scratch, restarts), entry)(task, os.getpid())
         except ChildFailedError as error:
             raise TrainingError(_explain(error, role)) from None
         except SignalException as error:
@@ -133,7 +134,7 @@ def require_importable(config: RunConfig, reason: str, remedy: str) -> None:
         kind.require_elsewhere(name, reason, remedy)
 
 
-def _settings(processes: int, scratch: str) -> LaunchConfig:
+def _settings(processes: int, scratch: str, restarts: int) -> LaunchConfig:
     return LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -142,12 +143,13 @@ def _settings(processes: int, scratch: str) -> LaunchConfig:
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",
         local_addr="127.0.0.1",
-        max_restarts=0,
+        max_restarts=restarts,
         monitor_interval=0.1,
         start_method="spawn",
         shutdown_timeout=SHUTDOWN_SECONDS,
-        # Not SIGINT: an interrupt ends the launcher as it ends any Python program.
-        signals_to_handle="SIGTERM,SIGHUP,SIGQUIT",
+        # Not SIGINT: an interrupt ends the launcher as it ends any Python program. Nor SIGTERM: whoever launches says
+        # what it does.
+        signals_to_handle="SIGHUP,SIGQUIT",
         logs_specs=DefaultLogsSpecs(log_dir=scratch),
     )
 

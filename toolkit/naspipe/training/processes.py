@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,14 @@ def _check_backend(config: RunConfig) -> None:
 
 
 def train_in_processes(
-    config: RunConfig, folder: Path, metrics: Path, supernet: Path, watch: Watch, record: bool = False
+    config: RunConfig,
+    folder: Path,
+    metrics: Path,
+    supernet: Path,
+    watch: Watch,
+    record: bool = False,
+    checkpoints: Path | None = None,
+    stop: Path | None = None,
 ) -> list[StageResult]:
     """Train a run's supernet with one process for each stage.
 
@@ -72,23 +78,27 @@ def train_in_processes(
         supernet: Where the whole supernet is saved.
         watch: Called with the progress.
         record: Record each action, and digest each layer.
+        checkpoints: Where checkpoints are, from which training goes on, or None: there are to be none.
+        stop: A file that is made when the training is to stop, or None.
 
     Returns:
-        What each stage hands back.
+        What each stage hands back. If the training was stopped, no supernet is saved.
 
     Raises:
         TrainingError: A stage failed; every process has been ended.
     """
     stages = config.executor.stages
-    task = StageTask(config.to_yaml(), str(folder), str(metrics), record)
-    done = itertools.count(1)
+    places = ["" if path is None else str(path) for path in (checkpoints, stop)]
+    task = StageTask(config.to_yaml(), str(folder), str(metrics), record, *places)
 
     def on_subnet(line: dict[str, Any]) -> None:
         detail = "loss not finite" if line["loss"] is None else f"loss {line['loss']:.4f}"
-        watch(Progress("train", next(done), config.training.subnets, detail))
+        watch(Progress("train", line["index"] + 1, config.training.subnets, detail))
 
     results: list[StageResult]
     with watching_lines(metrics, on_subnet):
-        results = lead(task) if torchrun_processes() else launch(start_stage, task, stages, "stage")
-    join_parts(folder, stages, supernet)
+        results = (
+            lead(task) if torchrun_processes() else launch(start_stage, task, stages, "stage", config.executor.restarts)
+        )
+    join_parts(folder, stages, supernet if results[0].trained == config.training.subnets else None)
     return results

@@ -13,7 +13,7 @@ from datetime import timedelta
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from naspipe.training.launcher import end_with, find_store
-from naspipe.training.stage import StageResult, StageTask, train_stage
+from naspipe.training.stage import StageResult, StageTask, heed_sigterm, train_stage
 
 TASK = "naspipe/task"
 """The key under which the leader says what is to be done."""
@@ -44,7 +44,9 @@ def follow() -> None:
     end_with(os.getppid())
     store = find_store()
     store.wait([TASK], PATIENCE)
-    _train(StageTask(**json.loads(store.get(TASK))), store)
+    task = StageTask(**json.loads(store.get(TASK)))
+    heed_sigterm(task)
+    _train(task, store)
 
 
 def _train(task: StageTask, store: Store) -> list[StageResult]:
