@@ -290,7 +290,7 @@ def test_an_unknown_default_objective_says_that_it_is_the_default() -> None:
     task = type("Other", (Digits,), {"directions": {"f1": "maximize"}})()
     with pytest.raises(InputError, match="no objective 'accuracy'. There are the metrics .* f1, .* the default"):
         find_objectives(task, ["accuracy"])
-    with pytest.raises(InputError, match="the measures .* parameters, or a reference: file.py:Class.$"):
+    with pytest.raises(InputError, match="the measures .*parameters.*, or a reference: file.py:Class.$"):
         find_objectives(task, ["f2"])
 
 

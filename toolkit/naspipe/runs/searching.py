@@ -65,7 +65,7 @@ def search_supernet(
     with contextlib.ExitStack() as stack:
         timed = any(measure.timed for measure in components.measures.values())
         on_timed = stack.enter_context(JsonLines(folder.timings)).append if timed else _forget
-        journal = stack.enter_context(StudyJournal(folder.study, space, objectives, folder.root.name, known))
+        journal = stack.enter_context(StudyJournal(folder.study, space, objectives, _study_name(config), known))
         log = stack.enter_context(JsonLines(folder.trials))
         measurements = Measurements(
             components.measures, space, supernet.extract, splits.validation, config, folder.timed(), on_timed
@@ -94,6 +94,12 @@ def search_supernet(
         finally:
             clock.save()
     _conclude(components, folder, result, watch)
+
+
+def _study_name(config: RunConfig) -> str:
+    """Return what the study is called in optuna-dashboard: not after the folder, which may be moved."""
+    names = (config.space.name, config.task.name, config.search.strategy.name)
+    return "-".join(name.rpartition(":")[2] for name in names)
 
 
 def _conclude(components: Components, folder: RunFolder, result: SearchResult, watch: Watch) -> None:
