@@ -1,0 +1,341 @@
+"""Ask which supernets rank rightly: python benchmarks/supernets.py --out DIR [--csv FILE] [--html FILE].
+
+One factor at a time on a small NAS-Bench-201 and Fashion-MNIST: the sampler, the delay of always-active layers, and
+PipeDream's stale weights. Every supernet scores the same architectures, drawn at random; the truth is what each reaches
+on the test split when it is trained alone. About an hour on one core. What has been computed is kept in DIR as lines of
+JSON, so that a study that was broken off goes on, and more seeds can be added. Needs the extra ``nasbench``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+from scipy.stats import kendalltau, spearmanr
+
+import naspipe
+from naspipe.checks import load_splits
+from naspipe.components import as_config, build_components
+from naspipe.errors import InputError
+from naspipe.files import JsonLines, read_lines, write_csv, write_json, write_text
+from naspipe.keys import keyed_random
+from naspipe.search.evaluation import Evaluator, measure_split
+from naspipe.search.retraining import retrain
+from naspipe.space import Architecture
+from naspipe.supernet import build_subnet
+from naspipe.training.determinism import deterministic
+from naspipe_spaces.nasbench201 import EDGES, NASBench201
+from naspipe_spaces.nasbench201_table import true_accuracy
+
+RESAMPLES = 2_000
+TOP = 3
+OPTIMIZER = {"name": "SGD", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.0005}
+BASELINE = "baseline: uniform, D = 8"
+STRICT = "D = 0"
+STALE = "pipedream, 4 stages"
+
+# What each setting changes: sampler, delay, executor. Within the causal contract the executor changes no bit.
+SETTINGS: dict[str, tuple[Mapping[str, Any], int | None, Mapping[str, Any]]] = {
+    BASELINE: ({"name": "uniform"}, 8, {"name": "sequential"}),
+    "fair": ({"name": "fair"}, 8, {"name": "sequential"}),
+    "spaced, distance 3": ({"name": "spaced", "distance": 3}, 8, {"name": "sequential"}),
+    STRICT: ({"name": "uniform"}, 0, {"name": "sequential"}),
+    "D = 32": ({"name": "uniform"}, 32, {"name": "sequential"}),
+    STALE: ({"name": "uniform"}, None, {"name": "pipedream", "stages": 4}),
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What must be the same for all that is kept in one folder.
+
+    Attributes:
+        architectures: How many are scored, and trained alone.
+        channels: Of the first stage.
+        train_samples: Images to train on.
+        subnets: Steps of a supernet's training.
+        epochs: Of the training of one architecture alone.
+    """
+
+    architectures: int
+    channels: int
+    train_samples: int
+    subnets: int
+    epochs: int
+
+
+def draw_architectures(space: NASBench201, count: int) -> list[Architecture]:
+    """Return distinct architectures at random, the same in every study; those that cannot learn are left out."""
+    drawn: list[Architecture] = []
+    index = 0
+    while len(drawn) < count:
+        architecture = space.random_architecture(keyed_random(0, "supernets", index))
+        if architecture not in drawn and is_connected(architecture):
+            drawn.append(architecture)
+        index += 1
+    return drawn
+
+
+def is_connected(architecture: Architecture) -> bool:
+    """Tell whether a path of operations other than ``none`` leads from the cell's input to its output."""
+    reached = {0}
+    for source, target in EDGES:  # In the order of their targets.
+        if source in reached and architecture[f"edge{source}{target}"] != "none":
+            reached.add(target)
+    return 3 in reached
+
+
+def configuration(sizes: Sizes, setting: str, seed: int) -> dict[str, Any]:
+    """Return the configuration of one supernet, and of the architectures that are trained alone."""
+    sampler, delay, executor = SETTINGS[setting]
+    return {
+        "seed": seed,
+        "space": {"name": "nasbench201", "channels": sizes.channels},
+        "task": {"name": "fashion_mnist", "train_samples": sizes.train_samples},
+        "training": {
+            "subnets": sizes.subnets,
+            "delay": delay,
+            "optimizer": OPTIMIZER,
+            "schedule": {"warmup": min(100, sizes.subnets // 2)},
+        },
+        "sampler": dict(sampler),
+        "executor": dict(executor),
+        "retrain": {"epochs": sizes.epochs, "optimizer": OPTIMIZER},
+    }
+
+
+def train_supernet(sizes: Sizes, setting: str, seed: int, architectures: Sequence[Architecture]) -> dict[str, Any]:
+    """Train a supernet and return its digest and the validation accuracy of each architecture."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = naspipe.Run.create(configuration(sizes, setting, seed), Path(folder) / "run").train()
+        with deterministic(run.config.training.threads, run.config.training.device):
+            evaluator = Evaluator(run.supernet(), run.components.task, run.splits, run.config)
+            scores = [evaluator.evaluate(architecture)["accuracy"] for architecture in architectures]
+        return {"digest": run.digest, "scores": scores}
+
+
+def train_alone(sizes: Sizes, architecture: Architecture, seed: int) -> float:
+    """Train one architecture from fresh weights; return its test accuracy."""
+    config = as_config(configuration(sizes, BASELINE, seed))
+    components = build_components(config)
+    splits = load_splits(components.task, seed)
+    device = config.training.device
+    with deterministic(config.training.threads, device):
+        module = build_subnet(components.space, architecture, seed)
+        retrain(module, components.task, splits.train, config.retrain, seed, device, lambda record: None)
+        scores = measure_split(module, components.task, splits.test, config.search.batch_size, device)
+    return float(scores["accuracy"])
+
+
+class Study:
+    """What has been computed, in a folder; ``run`` adds what is missing."""
+
+    def __init__(self, folder: Path, sizes: Sizes) -> None:
+        """Open the folder, or begin it.
+
+        Raises:
+            InputError: What it holds was computed with other sizes.
+        """
+        self.sizes = sizes
+        self.architectures = draw_architectures(NASBench201(channels=sizes.channels), sizes.architectures)
+        self._supernets, self._alone = folder / "supernets.jsonl", folder / "alone.jsonl"
+        kept = list(read_lines(folder / "sizes.json"))
+        if kept and kept != [vars(sizes)]:
+            raise InputError(f"a study must keep its sizes, but {folder} has {kept[0]}. Give those, or another --out.")
+        write_json(folder / "sizes.json", vars(sizes))
+
+    def run(self, seeds: int, retrainings: int) -> None:
+        """Train and score what is missing, and say how long each took."""
+        done = {(line["seed"], line["index"]) for line in read_lines(self._alone)}
+        trained = {(line["seed"], line["setting"]) for line in read_lines(self._supernets)}
+        with JsonLines(self._alone) as alone, JsonLines(self._supernets) as supernets:
+            for seed in range(max(seeds, retrainings)):
+                for index, architecture in enumerate(self.architectures):
+                    if seed < retrainings and (seed, index) not in done:
+                        start = time.perf_counter()
+                        accuracy = train_alone(self.sizes, architecture, seed)
+                        seconds = round(time.perf_counter() - start, 1)
+                        alone.append({"seed": seed, "index": index, "accuracy": accuracy, "seconds": seconds})
+                        print(f"seed {seed}, alone {index}: {accuracy:.4f}, {seconds} s", flush=True)
+                for setting in SETTINGS:
+                    if seed < seeds and (seed, setting) not in trained:
+                        start = time.perf_counter()
+                        result = train_supernet(self.sizes, setting, seed, self.architectures)
+                        seconds = round(time.perf_counter() - start, 1)
+                        supernets.append({"seed": seed, "setting": setting, **result, "seconds": seconds})
+                        print(f"seed {seed}, {setting}: {np.mean(result['scores']):.4f}, {seconds} s", flush=True)
+
+    def alone(self, retrainings: int) -> np.ndarray:
+        """Return the stand-alone accuracies, in percent: (retrainings, architectures)."""
+        accuracies = np.full((retrainings, self.sizes.architectures), np.nan)
+        for line in read_lines(self._alone):
+            if line["seed"] < retrainings:
+                accuracies[line["seed"], line["index"]] = 100 * line["accuracy"]
+        return accuracies
+
+    def scores(self, seeds: int) -> dict[str, np.ndarray]:
+        """Return the supernets' accuracies, in percent, by setting: (seeds, architectures)."""
+        scores = {setting: np.full((seeds, self.sizes.architectures), np.nan) for setting in SETTINGS}
+        for line in read_lines(self._supernets):
+            if line["seed"] < seeds:
+                scores[line["setting"]][line["seed"]] = 100 * np.array(line["scores"])
+        return scores
+
+
+def correlations(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return Kendall's tau-b and Spearman's rho of each row of scores with the truth: (2, rows)."""
+    rows = [(kendalltau(row, truth).statistic, spearmanr(row, truth).statistic) for row in scores]
+    return np.array(rows).T
+
+
+class Bootstrap:
+    """Percentile intervals of means over seeds: architectures and seeds are drawn anew, for all settings alike."""
+
+    def __init__(self, scores: Mapping[str, np.ndarray], truth: np.ndarray, seeds: int) -> None:
+        """Correlate every resample; those that leave fewer than two architectures are drawn again."""
+        generator = np.random.default_rng(0)
+        self._values: dict[str, list[np.ndarray]] = {setting: [] for setting in scores}
+        for _ in range(RESAMPLES):
+            picked = np.zeros(1, dtype=int)
+            while len(np.unique(picked)) < 2:
+                picked = generator.integers(len(truth), size=len(truth))
+            chosen = generator.integers(seeds, size=seeds)
+            for setting, rows in scores.items():
+                by_seed = correlations(rows[:, picked], truth[picked])
+                self._values[setting].append(by_seed[:, chosen].mean(axis=1))
+
+    def interval(self, setting: str, minus: str | None = None) -> np.ndarray:
+        """Return the 95 % intervals of tau and rho, or of their difference from another setting's: (2, low and high)."""
+        values = np.array(self._values[setting])
+        if minus is not None:
+            values = values - np.array(self._values[minus])
+        return np.quantile(values, (0.025, 0.975), axis=0).T
+
+
+def found(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the truth of what each row of scores ranks first, and the mean of its first ``TOP``."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return truth[order[:, 0]], truth[order[:, :TOP]].mean(axis=1)
+
+
+def spread(values: np.ndarray, digits: int = 2) -> str:
+    """Return mean, least and greatest of some values."""
+    return f"{values.mean():.{digits}f} ({values.min():.{digits}f} to {values.max():.{digits}f})"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def show_truth(alone: np.ndarray, benchmark: np.ndarray) -> None:
+    """Print what the truth is made of, and how far it can be trusted."""
+    truth = alone.mean(axis=0)
+    print(f"\nStand-alone test accuracy of {len(truth)} architectures, {len(alone)} trainings each:")
+    print(f"mean {spread(truth)}, standard deviation between architectures {truth.std(ddof=1):.2f}")
+    if len(alone) > 1:
+        noise = np.sqrt(alone.var(axis=0, ddof=1).mean())
+        tau, rho = correlations(alone[1:], alone[0]).mean(axis=1)
+        print(
+            f"between trainings of one architecture {noise:.2f}; training with training: tau {tau:.2f}, rho {rho:.2f}"
+        )
+    tau, rho = correlations(truth[None], benchmark)[:, 0]
+    print(f"with NAS-Bench-201's CIFAR-10 accuracy: tau {tau:.2f}, rho {rho:.2f}\n")
+
+
+def show_settings(scores: Mapping[str, np.ndarray], truth: np.ndarray, benchmark: np.ndarray, seeds: int) -> None:
+    """Print the tables: what each setting reaches, and how it differs from others."""
+    bootstrap = Bootstrap(scores, truth, seeds)
+    rows = []
+    for setting, values in scores.items():
+        (taus, rhos), (first, top) = correlations(values, truth), found(values, truth)
+        intervals = [f"{low:.2f} to {high:.2f}" for low, high in bootstrap.interval(setting)]
+        of_table = f"{correlations(values, benchmark)[0].mean():.2f}"
+        rows.append(
+            [setting, spread(values.mean(axis=1), 1), spread(taus), intervals[0], spread(rhos), intervals[1]]
+            + [spread(first), spread(top), of_table]
+        )
+    head = ["", "mean score", "tau", "95 %", "rho", "95 %", "first", f"first {TOP}", "tau with NAS-Bench-201"]
+    print(table(head, rows))
+    rows = []
+    for setting, other in [*((setting, BASELINE) for setting in scores if setting != BASELINE), (STALE, STRICT)]:
+        change = correlations(scores[setting], truth) - correlations(scores[other], truth)
+        intervals = [f"{low:.2f} to {high:.2f}" for low, high in bootstrap.interval(setting, other)]
+        rows.append([f"{setting}, minus {other}", spread(change[0]), intervals[0], spread(change[1]), intervals[1]])
+    print(table(["", "tau", "95 %", "rho", "95 %"], rows))
+
+
+def figure(scores: Mapping[str, np.ndarray], truth: np.ndarray, seeds: int) -> go.Figure:
+    """Return tau, and the accuracy of what is ranked first, for every supernet."""
+    titles = ("Kendall's tau with the stand-alone accuracies", "Stand-alone accuracy of what is ranked first")
+    drawing = make_subplots(rows=1, cols=2, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.04)
+    bootstrap = Bootstrap(scores, truth, seeds)
+    for setting, values in reversed(scores.items()):
+        (taus, _), (first, _) = correlations(values, truth), found(values, truth)
+        low, high = bootstrap.interval(setting)[0]
+        bars = {"type": "data", "symmetric": False, "array": [high - taus.mean()], "arrayminus": [taus.mean() - low]}
+        mean = {"mode": "markers", "marker": {"color": "#1f4e79", "size": 11, "symbol": "diamond"}}
+        each = {"mode": "markers", "marker": {"color": "#e07b39", "size": 8, "opacity": 0.7}}
+        for column, numbers in ((1, taus), (2, first)):
+            drawing.add_scatter(x=numbers, y=[setting] * seeds, **each, row=1, col=column)
+        drawing.add_scatter(x=[taus.mean()], y=[setting], error_x=bars, **mean, row=1, col=1)
+        drawing.add_scatter(x=[first.mean()], y=[setting], **mean, row=1, col=2)
+    for value, note in ((truth.max(), "best of all"), (truth.mean(), "mean of all")):
+        drawing.add_vline(x=value, line_dash="dot", annotation_text=note, annotation_position="bottom", row=1, col=2)
+    return drawing.update_layout(template="plotly_white", showlegend=False, height=420, width=1100)
+
+
+def rows_of(scores: Mapping[str, np.ndarray], truth: np.ndarray) -> Iterator[dict[str, object]]:
+    """Yield a row for each supernet."""
+    for setting, values in scores.items():
+        (taus, rhos), (first, top) = correlations(values, truth), found(values, truth)
+        for seed, mean in enumerate(values.mean(axis=1)):
+            figures = (mean, taus[seed], rhos[seed], first[seed], top[seed])
+            yield {"setting": setting, "seed": seed, **dict(zip(COLUMNS, figures, strict=True))}
+
+
+COLUMNS = ("mean score", "tau", "rho", "first", f"first {TOP}")
+
+
+def main() -> None:
+    """Compute what is missing, print the tables and write the files asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder that keeps what has been computed")
+    parser.add_argument("--seeds", type=int, default=3, help="supernets of each setting")
+    parser.add_argument("--retrainings", type=int, default=2, help="trainings of each architecture alone")
+    parser.add_argument("--architectures", type=int, default=20)
+    parser.add_argument("--channels", type=int, default=4)
+    parser.add_argument("--train-samples", type=int, default=10_000)
+    parser.add_argument("--subnets", type=int, default=2_000)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--html", type=Path)
+    given = parser.parse_args()
+    sizes = Sizes(given.architectures, given.channels, given.train_samples, given.subnets, given.epochs)
+    try:
+        study = Study(given.out, sizes)
+    except InputError as error:
+        parser.error(str(error))
+    study.run(given.seeds, given.retrainings)
+    alone, scores = study.alone(given.retrainings), study.scores(given.seeds)
+    truth = alone.mean(axis=0)
+    benchmark = np.array([true_accuracy(architecture) for architecture in study.architectures])
+    show_truth(alone, benchmark)
+    show_settings(scores, truth, benchmark, given.seeds)
+    if given.csv:
+        write_csv(given.csv, ("setting", "seed", *COLUMNS), rows_of(scores, truth))
+    if given.html:
+        write_text(given.html, figure(scores, truth, given.seeds).to_html())
+
+
+if __name__ == "__main__":
+    main()
