@@ -9,10 +9,11 @@ JSON, so that a study that was broken off goes on, and more seeds can be added. 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import naspipe
 from naspipe.checks import load_splits
 from naspipe.components import as_config, build_components
 from naspipe.errors import InputError
-from naspipe.files import JsonLines, read_lines, write_csv, write_json, write_text
+from naspipe.files import JsonLines, read_lines, reading, write_csv, write_json, write_text
 from naspipe.keys import keyed_random
 from naspipe.search.evaluation import Evaluator, measure_split
 from naspipe.search.retraining import retrain
@@ -62,6 +63,7 @@ class Sizes:
         channels: Of the first stage.
         train_samples: Images to train on.
         subnets: Steps of a supernet's training.
+        batch_size: Samples in each of them.
         epochs: Of the training of one architecture alone.
     """
 
@@ -69,6 +71,7 @@ class Sizes:
     channels: int
     train_samples: int
     subnets: int
+    batch_size: int
     epochs: int
 
 
@@ -102,6 +105,7 @@ def configuration(sizes: Sizes, setting: str, seed: int) -> dict[str, Any]:
         "task": {"name": "fashion_mnist", "train_samples": sizes.train_samples},
         "training": {
             "subnets": sizes.subnets,
+            "batch_size": sizes.batch_size,
             "delay": delay,
             "optimizer": OPTIMIZER,
             "schedule": {"warmup": min(100, sizes.subnets // 2)},
@@ -147,10 +151,13 @@ class Study:
         self.sizes = sizes
         self.architectures = draw_architectures(NASBench201(channels=sizes.channels), sizes.architectures)
         self._supernets, self._alone = folder / "supernets.jsonl", folder / "alone.jsonl"
-        kept = list(read_lines(folder / "sizes.json"))
-        if kept and kept != [vars(sizes)]:
-            raise InputError(f"a study must keep its sizes, but {folder} has {kept[0]}. Give those, or another --out.")
-        write_json(folder / "sizes.json", vars(sizes))
+        path = folder / "sizes.json"
+        if path.exists():
+            with reading(str(path), "Give another --out."):
+                kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept != vars(sizes):
+                raise InputError(f"a study must keep its sizes, but {path} has {kept}. Give those, or another --out.")
+        write_json(path, vars(sizes))
 
     def run(self, seeds: int, retrainings: int) -> None:
         """Train and score what is missing, and say how long each took."""
@@ -191,33 +198,37 @@ class Study:
 
 
 def correlations(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return Kendall's tau-b and Spearman's rho of each row of scores with the truth: (2, rows)."""
-    rows = [(kendalltau(row, truth).statistic, spearmanr(row, truth).statistic) for row in scores]
-    return np.array(rows).T
+    """Return Kendall's tau-b and Spearman's rho of each row of scores with the truth: (2, rows).
+
+    Where all scores, or all truths, are the same there is no order, and both are 0.
+    """
+    values = np.zeros((2, len(scores)))
+    for place, row in enumerate(scores):
+        if np.ptp(row) > 0 and np.ptp(truth) > 0:
+            values[:, place] = kendalltau(row, truth).statistic, spearmanr(row, truth).statistic
+    return values
 
 
 class Bootstrap:
     """Percentile intervals of means over seeds: architectures and seeds are drawn anew, for all settings alike."""
 
     def __init__(self, scores: Mapping[str, np.ndarray], truth: np.ndarray, seeds: int) -> None:
-        """Correlate every resample; those that leave fewer than two architectures are drawn again."""
+        """Correlate every resample."""
         generator = np.random.default_rng(0)
         self._values: dict[str, list[np.ndarray]] = {setting: [] for setting in scores}
         for _ in range(RESAMPLES):
-            picked = np.zeros(1, dtype=int)
-            while len(np.unique(picked)) < 2:
-                picked = generator.integers(len(truth), size=len(truth))
+            picked = generator.integers(len(truth), size=len(truth))
             chosen = generator.integers(seeds, size=seeds)
             for setting, rows in scores.items():
                 by_seed = correlations(rows[:, picked], truth[picked])
                 self._values[setting].append(by_seed[:, chosen].mean(axis=1))
 
     def interval(self, setting: str, minus: str | None = None) -> np.ndarray:
-        """Return the 95 % intervals of tau and rho, or of their difference from another setting's: (2, low and high)."""
+        """Return the 95 % intervals of tau and rho, or of what they differ from another setting's: (2, ends)."""
         values = np.array(self._values[setting])
         if minus is not None:
             values = values - np.array(self._values[minus])
-        return np.quantile(values, (0.025, 0.975), axis=0).T
+        return np.asarray(np.quantile(values, (0.025, 0.975), axis=0).T)
 
 
 def found(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -245,9 +256,8 @@ def show_truth(alone: np.ndarray, benchmark: np.ndarray) -> None:
     if len(alone) > 1:
         noise = np.sqrt(alone.var(axis=0, ddof=1).mean())
         tau, rho = correlations(alone[1:], alone[0]).mean(axis=1)
-        print(
-            f"between trainings of one architecture {noise:.2f}; training with training: tau {tau:.2f}, rho {rho:.2f}"
-        )
+        print(f"standard deviation between trainings of one architecture {noise:.2f}")
+        print(f"one training with another: tau {tau:.2f}, rho {rho:.2f}")
     tau, rho = correlations(truth[None], benchmark)[:, 0]
     print(f"with NAS-Bench-201's CIFAR-10 accuracy: tau {tau:.2f}, rho {rho:.2f}\n")
 
@@ -261,8 +271,10 @@ def show_settings(scores: Mapping[str, np.ndarray], truth: np.ndarray, benchmark
         intervals = [f"{low:.2f} to {high:.2f}" for low, high in bootstrap.interval(setting)]
         of_table = f"{correlations(values, benchmark)[0].mean():.2f}"
         rows.append(
-            [setting, spread(values.mean(axis=1), 1), spread(taus), intervals[0], spread(rhos), intervals[1]]
-            + [spread(first), spread(top), of_table]
+            [
+                *(setting, spread(values.mean(axis=1), 1), spread(taus), intervals[0], spread(rhos), intervals[1]),
+                *(spread(first), spread(top), of_table),
+            ]
         )
     head = ["", "mean score", "tau", "95 %", "rho", "95 %", "first", f"first {TOP}", "tau with NAS-Bench-201"]
     print(table(head, rows))
@@ -279,7 +291,7 @@ def figure(scores: Mapping[str, np.ndarray], truth: np.ndarray, seeds: int) -> g
     titles = ("Kendall's tau with the stand-alone accuracies", "Stand-alone accuracy of what is ranked first")
     drawing = make_subplots(rows=1, cols=2, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.04)
     bootstrap = Bootstrap(scores, truth, seeds)
-    for setting, values in reversed(scores.items()):
+    for setting, values in reversed(list(scores.items())):
         (taus, _), (first, _) = correlations(values, truth), found(values, truth)
         low, high = bootstrap.interval(setting)[0]
         bars = {"type": "data", "symmetric": False, "array": [high - taus.mean()], "arrayminus": [taus.mean() - low]}
@@ -315,12 +327,13 @@ def main() -> None:
     parser.add_argument("--architectures", type=int, default=20)
     parser.add_argument("--channels", type=int, default=4)
     parser.add_argument("--train-samples", type=int, default=10_000)
-    parser.add_argument("--subnets", type=int, default=2_000)
+    parser.add_argument("--subnets", type=int, default=1_600)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--html", type=Path)
     given = parser.parse_args()
-    sizes = Sizes(given.architectures, given.channels, given.train_samples, given.subnets, given.epochs)
+    sizes = Sizes(**{field.name: getattr(given, field.name) for field in fields(Sizes)})
     try:
         study = Study(given.out, sizes)
     except InputError as error:
