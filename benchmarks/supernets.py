@@ -327,7 +327,7 @@ def main() -> None:
     parser.add_argument("--architectures", type=int, default=20)
     parser.add_argument("--channels", type=int, default=4)
     parser.add_argument("--train-samples", type=int, default=10_000)
-    parser.add_argument("--subnets", type=int, default=1_600)
+    parser.add_argument("--subnets", type=int, default=1_200)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--csv", type=Path)
