@@ -14,17 +14,20 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
+from pydantic import Field
 from scipy.stats import kendalltau, spearmanr
+from torch.nn import functional as F
 
 import naspipe
 from naspipe.checks import load_splits
-from naspipe.components import as_config, build_components
+from naspipe.components import Components, as_config, build_components
 from naspipe.errors import InputError
 from naspipe.files import JsonLines, read_lines, reading, write_csv, write_json, write_text
 from naspipe.keys import keyed_random
@@ -32,6 +35,7 @@ from naspipe.search.evaluation import Evaluator, measure_split
 from naspipe.search.retraining import retrain
 from naspipe.space import Architecture
 from naspipe.supernet import build_subnet
+from naspipe.tasks.fashion_mnist import FashionMNIST
 from naspipe.training.determinism import deterministic
 from naspipe_spaces.nasbench201 import EDGES, NASBench201
 from naspipe_spaces.nasbench201_table import true_accuracy
@@ -61,6 +65,7 @@ class Sizes:
     Attributes:
         architectures: How many are scored, and trained alone.
         channels: Of the first stage.
+        shrink: Pixels in each direction that become one; 2 makes images of 14 x 14.
         train_samples: Images to train on.
         subnets: Steps of a supernet's training.
         batch_size: Samples in each of them.
@@ -69,10 +74,32 @@ class Sizes:
 
     architectures: int
     channels: int
+    shrink: int
     train_samples: int
     subnets: int
     batch_size: int
     epochs: int
+
+
+class SmallFashionMNIST(FashionMNIST):
+    """Fashion-MNIST with fewer pixels: the mean of squares of ``shrink`` by ``shrink``."""
+
+    def __init__(self, shrink: Annotated[int, Field(ge=1)], train_samples: Annotated[int, Field(ge=1)]) -> None:
+        """Choose the size; a twentieth of the training images is for validation."""
+        super().__init__(validation=0.05, train_samples=train_samples)
+        self.shrink = shrink
+
+    def load(self, seed: int) -> naspipe.Splits:
+        """Return inputs (samples, 1, 28 / shrink, 28 / shrink) and targets (samples,)."""
+        splits = super().load(seed)
+        return naspipe.Splits(*(self._shrunk(split) for split in (splits.train, splits.validation, splits.test)))
+
+    def _shrunk(self, split: naspipe.Dataset) -> naspipe.TensorDataset:
+        whole = split.batch(range(len(split)), key=0)
+        return naspipe.TensorDataset(F.avg_pool2d(whole.inputs, self.shrink), whole.targets)
+
+
+naspipe.register_task("small_fashion_mnist")(SmallFashionMNIST)
 
 
 def draw_architectures(space: NASBench201, count: int) -> list[Architecture]:
@@ -102,7 +129,7 @@ def configuration(sizes: Sizes, setting: str, seed: int) -> dict[str, Any]:
     return {
         "seed": seed,
         "space": {"name": "nasbench201", "channels": sizes.channels},
-        "task": {"name": "fashion_mnist", "train_samples": sizes.train_samples},
+        "task": {"name": "small_fashion_mnist", "shrink": sizes.shrink, "train_samples": sizes.train_samples},
         "training": {
             "subnets": sizes.subnets,
             "batch_size": sizes.batch_size,
@@ -112,6 +139,7 @@ def configuration(sizes: Sizes, setting: str, seed: int) -> dict[str, Any]:
         },
         "sampler": dict(sampler),
         "executor": dict(executor),
+        "search": {"calibration_batches": 2},
         "retrain": {"epochs": sizes.epochs, "optimizer": OPTIMIZER},
     }
 
@@ -126,11 +154,17 @@ def train_supernet(sizes: Sizes, setting: str, seed: int, architectures: Sequenc
         return {"digest": run.digest, "scores": scores}
 
 
-def train_alone(sizes: Sizes, architecture: Architecture, seed: int) -> float:
-    """Train one architecture from fresh weights; return its test accuracy."""
+@lru_cache(maxsize=1)
+def prepare(sizes: Sizes, seed: int) -> tuple[naspipe.RunConfig, Components, naspipe.Splits]:
+    """Return what the architectures that are trained alone have in common."""
     config = as_config(configuration(sizes, BASELINE, seed))
     components = build_components(config)
-    splits = load_splits(components.task, seed)
+    return config, components, load_splits(components.task, seed)
+
+
+def train_alone(sizes: Sizes, architecture: Architecture, seed: int) -> float:
+    """Train one architecture from fresh weights; return its test accuracy."""
+    config, components, splits = prepare(sizes, seed)
     device = config.training.device
     with deterministic(config.training.threads, device):
         module = build_subnet(components.space, architecture, seed)
@@ -212,9 +246,10 @@ def correlations(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 class Bootstrap:
     """Percentile intervals of means over seeds: architectures and seeds are drawn anew, for all settings alike."""
 
-    def __init__(self, scores: Mapping[str, np.ndarray], truth: np.ndarray, seeds: int) -> None:
+    def __init__(self, scores: Mapping[str, np.ndarray], truth: np.ndarray) -> None:
         """Correlate every resample."""
         generator = np.random.default_rng(0)
+        seeds = len(scores[BASELINE])
         self._values: dict[str, list[np.ndarray]] = {setting: [] for setting in scores}
         for _ in range(RESAMPLES):
             picked = generator.integers(len(truth), size=len(truth))
@@ -262,9 +297,10 @@ def show_truth(alone: np.ndarray, benchmark: np.ndarray) -> None:
     print(f"with NAS-Bench-201's CIFAR-10 accuracy: tau {tau:.2f}, rho {rho:.2f}\n")
 
 
-def show_settings(scores: Mapping[str, np.ndarray], truth: np.ndarray, benchmark: np.ndarray, seeds: int) -> None:
+def show_settings(
+    scores: Mapping[str, np.ndarray], truth: np.ndarray, benchmark: np.ndarray, bootstrap: Bootstrap
+) -> None:
     """Print the tables: what each setting reaches, and how it differs from others."""
-    bootstrap = Bootstrap(scores, truth, seeds)
     rows = []
     for setting, values in scores.items():
         (taus, rhos), (first, top) = correlations(values, truth), found(values, truth)
@@ -286,11 +322,10 @@ def show_settings(scores: Mapping[str, np.ndarray], truth: np.ndarray, benchmark
     print(table(["", "tau", "95 %", "rho", "95 %"], rows))
 
 
-def figure(scores: Mapping[str, np.ndarray], truth: np.ndarray, seeds: int) -> go.Figure:
+def figure(scores: Mapping[str, np.ndarray], truth: np.ndarray, bootstrap: Bootstrap) -> go.Figure:
     """Return tau, and the accuracy of what is ranked first, for every supernet."""
     titles = ("Kendall's tau with the stand-alone accuracies", "Stand-alone accuracy of what is ranked first")
     drawing = make_subplots(rows=1, cols=2, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.04)
-    bootstrap = Bootstrap(scores, truth, seeds)
     for setting, values in reversed(list(scores.items())):
         (taus, _), (first, _) = correlations(values, truth), found(values, truth)
         low, high = bootstrap.interval(setting)[0]
@@ -298,7 +333,7 @@ def figure(scores: Mapping[str, np.ndarray], truth: np.ndarray, seeds: int) -> g
         mean = {"mode": "markers", "marker": {"color": "#1f4e79", "size": 11, "symbol": "diamond"}}
         each = {"mode": "markers", "marker": {"color": "#e07b39", "size": 8, "opacity": 0.7}}
         for column, numbers in ((1, taus), (2, first)):
-            drawing.add_scatter(x=numbers, y=[setting] * seeds, **each, row=1, col=column)
+            drawing.add_scatter(x=numbers, y=[setting] * len(numbers), **each, row=1, col=column)
         drawing.add_scatter(x=[taus.mean()], y=[setting], error_x=bars, **mean, row=1, col=1)
         drawing.add_scatter(x=[first.mean()], y=[setting], **mean, row=1, col=2)
     for value, note in ((truth.max(), "best of all"), (truth.mean(), "mean of all")):
@@ -325,10 +360,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="supernets of each setting")
     parser.add_argument("--retrainings", type=int, default=2, help="trainings of each architecture alone")
     parser.add_argument("--architectures", type=int, default=20)
-    parser.add_argument("--channels", type=int, default=4)
+    parser.add_argument("--channels", type=int, default=8)
+    parser.add_argument("--shrink", type=int, default=2)
     parser.add_argument("--train-samples", type=int, default=10_000)
     parser.add_argument("--subnets", type=int, default=1_200)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--html", type=Path)
@@ -343,11 +379,12 @@ def main() -> None:
     truth = alone.mean(axis=0)
     benchmark = np.array([true_accuracy(architecture) for architecture in study.architectures])
     show_truth(alone, benchmark)
-    show_settings(scores, truth, benchmark, given.seeds)
+    bootstrap = Bootstrap(scores, truth)
+    show_settings(scores, truth, benchmark, bootstrap)
     if given.csv:
         write_csv(given.csv, ("setting", "seed", *COLUMNS), rows_of(scores, truth))
     if given.html:
-        write_text(given.html, figure(scores, truth, given.seeds).to_html())
+        write_text(given.html, figure(scores, truth, bootstrap).to_html())
 
 
 if __name__ == "__main__":
