@@ -16,14 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
-from pydantic import Field
 from scipy.stats import kendalltau, spearmanr
-from torch.nn import functional as F
 
 import naspipe
 from naspipe.checks import load_splits
@@ -35,11 +33,11 @@ from naspipe.search.evaluation import Evaluator, measure_split
 from naspipe.search.retraining import retrain
 from naspipe.space import Architecture
 from naspipe.supernet import build_subnet
-from naspipe.tasks.fashion_mnist import FashionMNIST
 from naspipe.training.determinism import deterministic
 from naspipe_spaces.nasbench201 import EDGES, NASBench201
 from naspipe_spaces.nasbench201_table import true_accuracy
 
+TASK = f"{Path(__file__).resolve().parent}/small_fashion.py:SmallFashionMNIST"
 RESAMPLES = 2_000
 TOP = 3
 OPTIMIZER = {"name": "SGD", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.0005}
@@ -81,27 +79,6 @@ class Sizes:
     epochs: int
 
 
-class SmallFashionMNIST(FashionMNIST):
-    """Fashion-MNIST with fewer pixels: the mean of squares of ``shrink`` by ``shrink``."""
-
-    def __init__(self, shrink: Annotated[int, Field(ge=1)], train_samples: Annotated[int, Field(ge=1)]) -> None:
-        """Choose the size; a twentieth of the training images is for validation."""
-        super().__init__(validation=0.05, train_samples=train_samples)
-        self.shrink = shrink
-
-    def load(self, seed: int) -> naspipe.Splits:
-        """Return inputs (samples, 1, 28 / shrink, 28 / shrink) and targets (samples,)."""
-        splits = super().load(seed)
-        return naspipe.Splits(*(self._shrunk(split) for split in (splits.train, splits.validation, splits.test)))
-
-    def _shrunk(self, split: naspipe.Dataset) -> naspipe.TensorDataset:
-        whole = split.batch(range(len(split)), key=0)
-        return naspipe.TensorDataset(F.avg_pool2d(whole.inputs, self.shrink), whole.targets)
-
-
-naspipe.register_task("small_fashion_mnist")(SmallFashionMNIST)
-
-
 def draw_architectures(space: NASBench201, count: int) -> list[Architecture]:
     """Return distinct architectures at random, the same in every study; those that cannot learn are left out."""
     drawn: list[Architecture] = []
@@ -129,7 +106,7 @@ def configuration(sizes: Sizes, setting: str, seed: int) -> dict[str, Any]:
     return {
         "seed": seed,
         "space": {"name": "nasbench201", "channels": sizes.channels},
-        "task": {"name": "small_fashion_mnist", "shrink": sizes.shrink, "train_samples": sizes.train_samples},
+        "task": {"name": TASK, "shrink": sizes.shrink, "train_samples": sizes.train_samples},
         "training": {
             "subnets": sizes.subnets,
             "batch_size": sizes.batch_size,
@@ -193,33 +170,41 @@ class Study:
                 raise InputError(f"a study must keep its sizes, but {path} has {kept}. Give those, or another --out.")
         write_json(path, vars(sizes))
 
-    def run(self, seeds: int, retrainings: int) -> None:
-        """Train and score what is missing, and say how long each took."""
+    def run(self, seeds: int, retrainings: int, repeated: int) -> None:
+        """Train and score what is missing, and say how long each took.
+
+        Args:
+            seeds: Supernets of each setting.
+            retrainings: Trainings of each architecture alone.
+            repeated: Architectures that are trained once more than that.
+        """
         done = {(line["seed"], line["index"]) for line in read_lines(self._alone)}
         trained = {(line["seed"], line["setting"]) for line in read_lines(self._supernets)}
-        with JsonLines(self._alone) as alone, JsonLines(self._supernets) as supernets:
-            for seed in range(max(seeds, retrainings)):
-                for index, architecture in enumerate(self.architectures):
-                    if seed < retrainings and (seed, index) not in done:
-                        start = time.perf_counter()
-                        accuracy = train_alone(self.sizes, architecture, seed)
-                        seconds = round(time.perf_counter() - start, 1)
-                        alone.append({"seed": seed, "index": index, "accuracy": accuracy, "seconds": seconds})
-                        print(f"seed {seed}, alone {index}: {accuracy:.4f}, {seconds} s", flush=True)
+        pairs = [(seed, index) for seed in range(retrainings + 1) for index in range(self.sizes.architectures)]
+        with JsonLines(self._alone) as alone:
+            for seed, index in pairs[: retrainings * self.sizes.architectures + repeated]:
+                if (seed, index) not in done:
+                    start = time.perf_counter()
+                    accuracy = train_alone(self.sizes, self.architectures[index], seed)
+                    seconds = round(time.perf_counter() - start, 1)
+                    alone.append({"seed": seed, "index": index, "accuracy": accuracy, "seconds": seconds})
+                    print(f"seed {seed}, alone {index}: {accuracy:.4f}, {seconds} s", flush=True)
+        with JsonLines(self._supernets) as supernets:
+            for seed in range(seeds):
                 for setting in SETTINGS:
-                    if seed < seeds and (seed, setting) not in trained:
+                    if (seed, setting) not in trained:
                         start = time.perf_counter()
                         result = train_supernet(self.sizes, setting, seed, self.architectures)
                         seconds = round(time.perf_counter() - start, 1)
                         supernets.append({"seed": seed, "setting": setting, **result, "seconds": seconds})
                         print(f"seed {seed}, {setting}: {np.mean(result['scores']):.4f}, {seconds} s", flush=True)
 
-    def alone(self, retrainings: int) -> np.ndarray:
-        """Return the stand-alone accuracies, in percent: (retrainings, architectures)."""
-        accuracies = np.full((retrainings, self.sizes.architectures), np.nan)
-        for line in read_lines(self._alone):
-            if line["seed"] < retrainings:
-                accuracies[line["seed"], line["index"]] = 100 * line["accuracy"]
+    def alone(self) -> np.ndarray:
+        """Return the stand-alone accuracies, in percent: (seeds, architectures), not a number where there is none."""
+        lines = list(read_lines(self._alone))
+        accuracies = np.full((1 + max(line["seed"] for line in lines), self.sizes.architectures), np.nan)
+        for line in lines:
+            accuracies[line["seed"], line["index"]] = 100 * line["accuracy"]
         return accuracies
 
     def scores(self, seeds: int) -> dict[str, np.ndarray]:
@@ -283,17 +268,19 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def show_truth(alone: np.ndarray, benchmark: np.ndarray) -> None:
+def show_truth(alone: np.ndarray, truth: np.ndarray, benchmark: np.ndarray) -> None:
     """Print what the truth is made of, and how far it can be trusted."""
-    truth = alone.mean(axis=0)
-    print(f"\nStand-alone test accuracy of {len(truth)} architectures, {len(alone)} trainings each:")
-    print(f"mean {spread(truth)}, standard deviation between architectures {truth.std(ddof=1):.2f}")
-    if len(alone) > 1:
-        noise = np.sqrt(alone.var(axis=0, ddof=1).mean())
-        tau, rho = correlations(alone[1:], alone[0]).mean(axis=1)
-        print(f"standard deviation between trainings of one architecture {noise:.2f}")
-        print(f"one training with another: tau {tau:.2f}, rho {rho:.2f}")
-    tau, rho = correlations(truth[None], benchmark)[:, 0]
+    print(f"\nStand-alone test accuracy of {len(truth)} architectures: {spread(truth)},")
+    print(f"standard deviation between architectures {truth.std(ddof=1):.2f}")
+    for seed in range(1, len(alone)):
+        both = ~np.isnan(alone[seed])
+        pair = alone[[0, seed]][:, both]
+        if both.sum() > 1:
+            (tau,), (rho,) = correlations(pair[1:], pair[0])
+            noise = np.sqrt(pair.var(axis=0, ddof=1).mean())
+            print(f"{both.sum()} of them with seeds 0 and {seed}: standard deviation between the two {noise:.2f},")
+            print(f"between architectures {pair.mean(axis=0).std(ddof=1):.2f}, tau {tau:.2f}, rho {rho:.2f}")
+    (tau,), (rho,) = correlations(truth[None], benchmark)
     print(f"with NAS-Bench-201's CIFAR-10 accuracy: tau {tau:.2f}, rho {rho:.2f}\n")
 
 
@@ -358,7 +345,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder that keeps what has been computed")
     parser.add_argument("--seeds", type=int, default=3, help="supernets of each setting")
-    parser.add_argument("--retrainings", type=int, default=2, help="trainings of each architecture alone")
+    parser.add_argument("--retrainings", type=int, default=1, help="trainings of each architecture alone")
+    parser.add_argument("--repeated", type=int, default=10, help="architectures trained once more, to see the noise")
     parser.add_argument("--architectures", type=int, default=20)
     parser.add_argument("--channels", type=int, default=8)
     parser.add_argument("--shrink", type=int, default=2)
@@ -374,11 +362,11 @@ def main() -> None:
         study = Study(given.out, sizes)
     except InputError as error:
         parser.error(str(error))
-    study.run(given.seeds, given.retrainings)
-    alone, scores = study.alone(given.retrainings), study.scores(given.seeds)
-    truth = alone.mean(axis=0)
+    study.run(given.seeds, given.retrainings, given.repeated)
+    alone, scores = study.alone(), study.scores(given.seeds)
+    truth = alone[: given.retrainings].mean(axis=0)
     benchmark = np.array([true_accuracy(architecture) for architecture in study.architectures])
-    show_truth(alone, benchmark)
+    show_truth(alone, truth, benchmark)
     bootstrap = Bootstrap(scores, truth)
     show_settings(scores, truth, benchmark, bootstrap)
     if given.csv:
