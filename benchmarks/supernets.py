@@ -13,7 +13,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
-from scipy.stats import kendalltau, spearmanr
+from ranking import TOP, Bootstrap, correlations, found
 
 import naspipe
 from naspipe.checks import load_splits
@@ -38,22 +38,49 @@ from naspipe_spaces.nasbench201 import EDGES, NASBench201
 from naspipe_spaces.nasbench201_table import true_accuracy
 
 TASK = f"{Path(__file__).resolve().parent}/small_fashion.py:SmallFashionMNIST"
-RESAMPLES = 2_000
-TOP = 3
 OPTIMIZER = {"name": "SGD", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.0005}
 BASELINE = "baseline: uniform, D = 8"
 STRICT = "D = 0"
 STALE = "pipedream, 4 stages"
+LONG = "D = 8, 3 x as long"
+LONG_STRICT = "D = 0, 3 x as long"
 
-# What each setting changes: sampler, delay, executor. Within the causal contract the executor changes no bit.
-SETTINGS: dict[str, tuple[Mapping[str, Any], int | None, Mapping[str, Any]]] = {
-    BASELINE: ({"name": "uniform"}, 8, {"name": "sequential"}),
-    "fair": ({"name": "fair"}, 8, {"name": "sequential"}),
-    "spaced, distance 3": ({"name": "spaced", "distance": 3}, 8, {"name": "sequential"}),
-    STRICT: ({"name": "uniform"}, 0, {"name": "sequential"}),
-    "D = 32": ({"name": "uniform"}, 32, {"name": "sequential"}),
-    STALE: ({"name": "uniform"}, None, {"name": "pipedream", "stages": 4}),
+
+@dataclass(frozen=True)
+class Setting:
+    """How a supernet is trained; within the causal contract the executor changes no bit.
+
+    Attributes:
+        sampler: The section of the configuration.
+        delay: Of the always-active layers, or None where the executor's contract governs all layers.
+        executor: The section of the configuration.
+        times: Its training is so many times as long as that of the others.
+    """
+
+    sampler: Mapping[str, Any] = field(default_factory=lambda: {"name": "uniform"})
+    delay: int | None = 8
+    executor: Mapping[str, Any] = field(default_factory=lambda: {"name": "sequential"})
+    times: int = 1
+
+
+SETTINGS = {
+    BASELINE: Setting(),
+    "fair": Setting(sampler={"name": "fair"}),
+    "spaced, distance 3": Setting(sampler={"name": "spaced", "distance": 3}),
+    STRICT: Setting(delay=0),
+    "D = 32": Setting(delay=32),
+    STALE: Setting(delay=None, executor={"name": "pipedream", "stages": 4}),
+    LONG: Setting(times=3),
+    LONG_STRICT: Setting(delay=0, times=3),
 }
+SHORT = [setting for setting, chosen in SETTINGS.items() if chosen.times == 1]
+COMPARED = [
+    *((setting, BASELINE) for setting in SHORT if setting != BASELINE),
+    (STALE, STRICT),
+    (LONG, BASELINE),
+    (LONG_STRICT, LONG),
+]
+"""Which settings are subtracted from which."""
 
 
 @dataclass(frozen=True)
@@ -102,20 +129,20 @@ def is_connected(architecture: Architecture) -> bool:
 
 def configuration(sizes: Sizes, setting: str, seed: int) -> dict[str, Any]:
     """Return the configuration of one supernet, and of the architectures that are trained alone."""
-    sampler, delay, executor = SETTINGS[setting]
+    chosen = SETTINGS[setting]
     return {
         "seed": seed,
         "space": {"name": "nasbench201", "channels": sizes.channels},
         "task": {"name": TASK, "shrink": sizes.shrink, "train_samples": sizes.train_samples},
         "training": {
-            "subnets": sizes.subnets,
+            "subnets": sizes.subnets * chosen.times,
             "batch_size": sizes.batch_size,
-            "delay": delay,
+            "delay": chosen.delay,
             "optimizer": OPTIMIZER,
             "schedule": {"warmup": min(100, sizes.subnets // 2)},
         },
-        "sampler": dict(sampler),
-        "executor": dict(executor),
+        "sampler": dict(chosen.sampler),
+        "executor": dict(chosen.executor),
         "search": {"calibration_batches": 2},
         "retrain": {"epochs": sizes.epochs, "optimizer": OPTIMIZER},
     }
@@ -216,47 +243,6 @@ class Study:
         return scores
 
 
-def correlations(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return Kendall's tau-b and Spearman's rho of each row of scores with the truth: (2, rows).
-
-    Where all scores, or all truths, are the same there is no order, and both are 0.
-    """
-    values = np.zeros((2, len(scores)))
-    for place, row in enumerate(scores):
-        if np.ptp(row) > 0 and np.ptp(truth) > 0:
-            values[:, place] = kendalltau(row, truth).statistic, spearmanr(row, truth).statistic
-    return values
-
-
-class Bootstrap:
-    """Percentile intervals of means over seeds: architectures and seeds are drawn anew, for all settings alike."""
-
-    def __init__(self, scores: Mapping[str, np.ndarray], truth: np.ndarray) -> None:
-        """Correlate every resample."""
-        generator = np.random.default_rng(0)
-        seeds = len(scores[BASELINE])
-        self._values: dict[str, list[np.ndarray]] = {setting: [] for setting in scores}
-        for _ in range(RESAMPLES):
-            picked = generator.integers(len(truth), size=len(truth))
-            chosen = generator.integers(seeds, size=seeds)
-            for setting, rows in scores.items():
-                by_seed = correlations(rows[:, picked], truth[picked])
-                self._values[setting].append(by_seed[:, chosen].mean(axis=1))
-
-    def interval(self, setting: str, minus: str | None = None) -> np.ndarray:
-        """Return the 95 % intervals of tau and rho, or of what they differ from another setting's: (2, ends)."""
-        values = np.array(self._values[setting])
-        if minus is not None:
-            values = values - np.array(self._values[minus])
-        return np.asarray(np.quantile(values, (0.025, 0.975), axis=0).T)
-
-
-def found(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the truth of what each row of scores ranks first, and the mean of its first ``TOP``."""
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return truth[order[:, 0]], truth[order[:, :TOP]].mean(axis=1)
-
-
 def spread(values: np.ndarray, digits: int = 2) -> str:
     """Return mean, least and greatest of some values."""
     return f"{values.mean():.{digits}f} ({values.min():.{digits}f} to {values.max():.{digits}f})"
@@ -302,30 +288,36 @@ def show_settings(
     head = ["", "mean score", "tau", "95 %", "rho", "95 %", "first", f"first {TOP}", "tau with NAS-Bench-201"]
     print(table(head, rows))
     rows = []
-    for setting, other in [*((setting, BASELINE) for setting in scores if setting != BASELINE), (STALE, STRICT)]:
+    for setting, other in COMPARED:
         change = correlations(scores[setting], truth) - correlations(scores[other], truth)
+        gain = scores[setting].mean(axis=1) - scores[other].mean(axis=1)
         intervals = [f"{low:.2f} to {high:.2f}" for low, high in bootstrap.interval(setting, other)]
-        rows.append([f"{setting}, minus {other}", spread(change[0]), intervals[0], spread(change[1]), intervals[1]])
-    print(table(["", "tau", "95 %", "rho", "95 %"], rows))
+        ranks = [spread(change[0]), intervals[0], spread(change[1]), intervals[1]]
+        rows.append([f"{setting}, minus {other}", spread(gain, 1), *ranks])
+    print(table(["", "mean score", "tau", "95 %", "rho", "95 %"], rows))
 
 
 def figure(scores: Mapping[str, np.ndarray], truth: np.ndarray, bootstrap: Bootstrap) -> go.Figure:
-    """Return tau, and the accuracy of what is ranked first, for every supernet."""
-    titles = ("Kendall's tau with the stand-alone accuracies", "Stand-alone accuracy of what is ranked first")
-    drawing = make_subplots(rows=1, cols=2, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.04)
+    """Return the mean score, tau, and the accuracy of what is ranked first, for every supernet."""
+    titles = ("Mean score, percent", "Kendall's tau", "Stand-alone accuracy of the first")
+    drawing = make_subplots(rows=1, cols=3, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.03)
     for setting, values in reversed(list(scores.items())):
-        (taus, _), (first, _) = correlations(values, truth), found(values, truth)
-        low, high = bootstrap.interval(setting)[0]
-        bars = {"type": "data", "symmetric": False, "array": [high - taus.mean()], "arrayminus": [taus.mean() - low]}
-        mean = {"mode": "markers", "marker": {"color": "#1f4e79", "size": 11, "symbol": "diamond"}}
-        each = {"mode": "markers", "marker": {"color": "#e07b39", "size": 8, "opacity": 0.7}}
-        for column, numbers in ((1, taus), (2, first)):
-            drawing.add_scatter(x=numbers, y=[setting] * len(numbers), **each, row=1, col=column)
-        drawing.add_scatter(x=[taus.mean()], y=[setting], error_x=bars, **mean, row=1, col=1)
-        drawing.add_scatter(x=[first.mean()], y=[setting], **mean, row=1, col=2)
-    for value, note in ((truth.max(), "best of all"), (truth.mean(), "mean of all")):
-        drawing.add_vline(x=value, line_dash="dot", annotation_text=note, annotation_position="bottom", row=1, col=2)
-    return drawing.update_layout(template="plotly_white", showlegend=False, height=420, width=1100)
+        taus, first = correlations(values, truth)[0], found(values, truth)[0]
+        for column, numbers in enumerate((values.mean(axis=1), taus, first), start=1):
+            mean, bars = numbers.mean(), None
+            if column == 2:
+                low, high = bootstrap.interval(setting)[0]
+                bars = {"type": "data", "symmetric": False, "array": [high - mean], "arrayminus": [mean - low]}
+            dots = {"color": "#e07b39", "size": 8, "opacity": 0.7}
+            diamond = {"color": "#1f4e79", "size": 11, "symbol": "diamond"}
+            for x, marker, error in ((numbers, dots, None), ([mean], diamond, bars)):
+                drawing.add_scatter(
+                    x=x, y=[setting] * len(x), mode="markers", marker=marker, error_x=error, row=1, col=column
+                )
+    drawing.add_vline(x=0, line_dash="dot", row=1, col=2)
+    for value, note in ((truth.max(), "best"), (truth.mean(), "mean")):
+        drawing.add_vline(x=value, line_dash="dot", annotation_text=note, annotation_position="bottom", row=1, col=3)
+    return drawing.update_layout(template="plotly_white", showlegend=False, height=480, width=1200)
 
 
 def rows_of(scores: Mapping[str, np.ndarray], truth: np.ndarray) -> Iterator[dict[str, object]]:
@@ -357,7 +349,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--html", type=Path)
     given = parser.parse_args()
-    sizes = Sizes(**{field.name: getattr(given, field.name) for field in fields(Sizes)})
+    sizes = Sizes(**{size.name: getattr(given, size.name) for size in fields(Sizes)})
     try:
         study = Study(given.out, sizes)
     except InputError as error:
