@@ -316,7 +316,9 @@ def figure(scores: Mapping[str, np.ndarray], truth: np.ndarray, bootstrap: Boots
                 )
     drawing.add_vline(x=0, line_dash="dot", row=1, col=2)
     for value, note in ((truth.max(), "best"), (truth.mean(), "mean")):
-        drawing.add_vline(x=value, line_dash="dot", annotation_text=note, annotation_position="bottom", row=1, col=3)
+        drawing.add_vline(
+            x=value, line_dash="dot", annotation_text=note, annotation_position="bottom left", row=1, col=3
+        )
     return drawing.update_layout(template="plotly_white", showlegend=False, height=480, width=1200)
 
 
@@ -364,7 +366,7 @@ def main() -> None:
     if given.csv:
         write_csv(given.csv, ("setting", "seed", *COLUMNS), rows_of(scores, truth))
     if given.html:
-        write_text(given.html, figure(scores, truth, bootstrap).to_html())
+        write_text(given.html, figure(scores, truth, bootstrap).to_html(config={"displayModeBar": False}))
 
 
 if __name__ == "__main__":
