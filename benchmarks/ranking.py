@@ -27,23 +27,31 @@ class Bootstrap:
     """Percentile intervals of means over seeds: architectures and seeds are drawn anew, for all settings alike."""
 
     def __init__(self, scores: Mapping[str, np.ndarray], truth: np.ndarray) -> None:
-        """Correlate every resample."""
+        """Correlate every resample.
+
+        Args:
+            scores: By setting: (seeds, architectures); the seeds may be fewer for some.
+            truth: (architectures,).
+        """
         generator = np.random.default_rng(0)
-        seeds = len(next(iter(scores.values())))
-        self._values: dict[str, list[np.ndarray]] = {setting: [] for setting in scores}
-        for _ in range(RESAMPLES):
-            picked = generator.integers(len(truth), size=len(truth))
-            chosen = generator.integers(seeds, size=seeds)
-            for setting, rows in scores.items():
-                by_seed = correlations(rows[:, picked], truth[picked])
-                self._values[setting].append(by_seed[:, chosen].mean(axis=1))
+        picks = generator.integers(len(truth), size=(RESAMPLES, len(truth)))
+        # (resamples, 2, seeds)
+        self._values = {
+            setting: np.array([correlations(rows[:, picked], truth[picked]) for picked in picks])
+            for setting, rows in scores.items()
+        }
+        self._draws = generator.random((RESAMPLES, max(len(rows) for rows in scores.values())))
 
     def interval(self, setting: str, minus: str | None = None) -> np.ndarray:
         """Return the 95 % intervals of tau and rho, or of what they differ from another setting's: (2, ends)."""
-        values = np.array(self._values[setting])
+        values = self._values[setting]
         if minus is not None:
-            values = values - np.array(self._values[minus])
-        return np.asarray(np.quantile(values, (0.025, 0.975), axis=0).T)
+            seeds = min(values.shape[2], self._values[minus].shape[2])
+            values = values[:, :, :seeds] - self._values[minus][:, :, :seeds]
+        seeds = values.shape[2]
+        chosen = (self._draws[:, :seeds] * seeds).astype(int)
+        means = np.take_along_axis(values, chosen[:, None, :], axis=2).mean(axis=2)
+        return np.asarray(np.quantile(means, (0.025, 0.975), axis=0).T)
 
 
 def found(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
