@@ -2,7 +2,7 @@
 
 One factor at a time on a small NAS-Bench-201 and Fashion-MNIST: the sampler, the delay of always-active layers, and
 PipeDream's stale weights. Every supernet scores the same architectures, drawn at random; the truth is what each reaches
-on the test split when it is trained alone. About an hour on one core. What has been computed is kept in DIR as lines of
+on the test split when it is trained alone. About 40 minutes on one core. What has been computed is kept in DIR as lines of
 JSON, so that a study that was broken off goes on, and more seeds can be added. Needs the extra ``nasbench``.
 """
 
@@ -199,19 +199,18 @@ class Study:
                 raise InputError(f"a study must keep its sizes, but {path} has {kept}. Give those, or another --out.")
         write_json(path, vars(sizes))
 
-    def run(self, seeds: int, retrainings: int, repeated: int) -> None:
+    def run(self, seeds: int, retrainings: int) -> None:
         """Train and score what is missing, and say how long each took.
 
         Args:
             seeds: Supernets of each setting.
             retrainings: Trainings of each architecture alone.
-            repeated: Architectures that are trained once more than that.
         """
         done = {(line["seed"], line["index"]) for line in read_lines(self._alone)}
         trained = {(line["seed"], line["setting"]) for line in read_lines(self._supernets)}
-        pairs = [(seed, index) for seed in range(retrainings + 1) for index in range(self.sizes.architectures)]
+        pairs = [(seed, index) for seed in range(retrainings) for index in range(self.sizes.architectures)]
         with JsonLines(self._alone) as alone:
-            for seed, index in pairs[: retrainings * self.sizes.architectures + repeated]:
+            for seed, index in pairs:
                 if (seed, index) not in done:
                     start = time.perf_counter()
                     accuracy = train_alone(self.sizes, self.architectures[index], seed)
@@ -228,13 +227,11 @@ class Study:
                         supernets.append({"seed": seed, "setting": setting, **result, "seconds": seconds})
                         print(f"seed {seed}, {setting}: {np.mean(result['scores']):.4f}, {seconds} s", flush=True)
 
-    def alone(self) -> np.ndarray:
-        """Return the stand-alone accuracies, in percent: (seeds, architectures), not a number where there is none."""
-        lines = list(read_lines(self._alone))
-        accuracies = np.full((1 + max(line["seed"] for line in lines), self.sizes.architectures), np.nan)
-        for line in lines:
-            accuracies[line["seed"], line["index"]] = 100 * line["accuracy"]
-        return accuracies
+    def alone(self, retrainings: int) -> np.ndarray:
+        """Return the stand-alone accuracies, in percent: (retrainings, architectures)."""
+        kept = {(line["seed"], line["index"]): 100 * line["accuracy"] for line in read_lines(self._alone)}
+        places = range(self.sizes.architectures)
+        return np.array([[kept[seed, index] for index in places] for seed in range(retrainings)])
 
     def scores(self, seeds: int) -> dict[str, np.ndarray]:
         """Return the supernets' accuracies, in percent, by setting: (its seeds, architectures)."""
@@ -258,18 +255,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def show_truth(alone: np.ndarray, truth: np.ndarray, benchmark: np.ndarray) -> None:
+def show_truth(alone: np.ndarray, benchmark: np.ndarray) -> None:
     """Print what the truth is made of, and how far it can be trusted."""
+    truth = alone.mean(axis=0)
     print(f"\nStand-alone test accuracy of {len(truth)} architectures: {spread(truth)},")
     print(f"standard deviation between architectures {truth.std(ddof=1):.2f}")
-    for seed in range(1, len(alone)):
-        both = ~np.isnan(alone[seed])
-        pair = alone[[0, seed]][:, both]
-        if both.sum() > 1:
-            (tau,), (rho,) = correlations(pair[1:], pair[0])
-            noise = np.sqrt(pair.var(axis=0, ddof=1).mean())
-            print(f"{both.sum()} of them with seeds 0 and {seed}: standard deviation between the two {noise:.2f},")
-            print(f"between architectures {pair.mean(axis=0).std(ddof=1):.2f}, tau {tau:.2f}, rho {rho:.2f}")
+    if len(alone) > 1:
+        noise = np.sqrt(alone.var(axis=0, ddof=1).mean())
+        tau, rho = correlations(alone[1:], alone[0]).mean(axis=1)
+        print(f"standard deviation between trainings of one architecture {noise:.2f};")
+        print(f"of the first training of all with another: tau {tau:.2f}, rho {rho:.2f}")
     (tau,), (rho,) = correlations(truth[None], benchmark)
     print(f"with NAS-Bench-201's CIFAR-10 accuracy: tau {tau:.2f}, rho {rho:.2f}\n")
 
@@ -344,8 +339,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder that keeps what has been computed")
     parser.add_argument("--seeds", type=int, default=3, help="supernets of each setting")
-    parser.add_argument("--retrainings", type=int, default=1, help="trainings of each architecture alone")
-    parser.add_argument("--repeated", type=int, default=10, help="architectures trained once more, to see the noise")
+    parser.add_argument("--retrainings", type=int, default=2, help="trainings of each architecture alone")
     parser.add_argument("--architectures", type=int, default=20)
     parser.add_argument("--channels", type=int, default=8)
     parser.add_argument("--shrink", type=int, default=2)
@@ -361,11 +355,11 @@ def main() -> None:
         study = Study(given.out, sizes)
     except InputError as error:
         parser.error(str(error))
-    study.run(given.seeds, given.retrainings, given.repeated)
-    alone, scores = study.alone(), study.scores(given.seeds)
-    truth = alone[: given.retrainings].mean(axis=0)
+    study.run(given.seeds, given.retrainings)
+    alone, scores = study.alone(given.retrainings), study.scores(given.seeds)
+    truth = alone.mean(axis=0)
     benchmark = np.array([true_accuracy(architecture) for architecture in study.architectures])
-    show_truth(alone, truth, benchmark)
+    show_truth(alone, benchmark)
     bootstrap = Bootstrap(scores, truth)
     show_settings(scores, truth, benchmark, bootstrap)
     if given.csv:
