@@ -2,8 +2,8 @@
 
 One factor at a time on a small NAS-Bench-201 and Fashion-MNIST: the sampler, the delay of always-active layers, and
 PipeDream's stale weights. Every supernet scores the same architectures, drawn at random; the truth is what each reaches
-on the test split when it is trained alone. About 40 minutes on one core. What has been computed is kept in DIR as lines of
-JSON, so that a study that was broken off goes on, and more seeds can be added. Needs the extra ``nasbench``.
+on the test split when it is trained alone. About 40 minutes on one core. What has been computed is kept in DIR as lines
+of JSON, so that a study that was broken off goes on, and more seeds can be added. Needs the extra ``nasbench``.
 """
 
 from __future__ import annotations
