@@ -19,6 +19,7 @@ OVERRIDES = {
     "nasbench201": ["training.subnets=80", "space.channels=4", *IMAGES],
     "nni": ["training.subnets=100", *IMAGES],
     "resnet": ["training.subnets=80", "retrain.schedule.warmup=5", *IMAGES],
+    "tabular": ["training.subnets=10"],
     "vit": ["training.subnets=120"],
     "transformer_lm": ["training.subnets=40", "task.text=english.txt"],
     "transformer_seq2seq": ["training.subnets=30", "task.source=english.txt", "task.target=reversed.txt"],

@@ -242,7 +242,7 @@ class RunFolder:
                 f"Run `naspipe {command} {self.quoted}` first."
             )
 
-    def refuse(self, path: Path, what: str) -> None:
+    def refuse(self, path: Path, what: str, more: str = "") -> None:
         """Raise an error if a phase has left something already.
 
         Raises:
@@ -251,7 +251,7 @@ class RunFolder:
         if path.exists():
             raise RunFolderError(
                 f"{self.root} has {what} already: {path.relative_to(self.root)} exists, and nothing is "
-                f"overwritten. Start a new run: `{self.retry}`."
+                f"overwritten. Start a new run: `{self.retry}`. {more}".rstrip()
             )
 
     def refuse_trained(self) -> None:

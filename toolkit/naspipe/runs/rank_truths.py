@@ -65,7 +65,8 @@ class Retraining(Truth):
     """An architecture's score on the validation split after training by itself, from fresh weights.
 
     The settings are the run's for retraining, but for ``init``: weights of the supernet would carry its own judgement
-    into the truth. The first training has the run's seed, as ``naspipe retrain`` has.
+    into the truth; and all train in this process, whatever ``retrain.processes`` says. The first training has the run's
+    seed, as ``naspipe retrain`` has.
     """
 
     default_count = 20

@@ -216,7 +216,8 @@ class Run:
         with self._phase(f"To go on: naspipe search {self.folder.quoted}"):
             self.folder.require_supernet()
             if extend is None:
-                self.folder.refuse(self.folder.best_architecture, "a finished search")
+                more = f"Or add trials to it: naspipe search {self.folder.quoted} --extend N."
+                self.folder.refuse(self.folder.best_architecture, "a finished search", more)
             components = build_components(self.config)
             settle_search(self.config, components, self.folder)
             known = self.trials()
