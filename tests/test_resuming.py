@@ -251,7 +251,7 @@ class TestInOneProcess:
     def interrupted(self, tmp_path: Path) -> Run:
         return broken_off(settings(), tmp_path / "run")
 
-    @pytest.mark.parametrize(("phase", "at"), [("train", 1), ("train", 50), ("search", 5), ("retrain", 1)])
+    @pytest.mark.parametrize(("phase", "at"), [("train", 1), ("train", 50), ("retrain", 1)])
     def test_an_interrupt_is_gone_on_from(
         self, command: Command, tmp_path: Path, undisturbed: dict[str, str], phase: str, at: int
     ) -> None:
@@ -266,7 +266,7 @@ class TestInOneProcess:
         [
             ("train", 50, "after 60 of 90 subnets. To go on: naspipe resume"),
             ("train", SUBNETS, "after 90 of 90 subnets. To go on: naspipe resume"),
-            ("search", 5, "SIGTERM. To go on: naspipe search"), ("retrain", 1, "SIGTERM. To go on: naspipe retrain"),
+            ("retrain", 1, "SIGTERM. To go on: naspipe retrain"),
         ],
     )  # fmt: skip
     def test_sigterm_is_gone_on_from(
