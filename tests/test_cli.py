@@ -27,8 +27,8 @@ def config(tmp_path: Path, tiny: dict[str, Any]) -> Path:
 def test_the_commands_are_these() -> None:
     names = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert names == {
-        "run", "train", "search", "retrain", "rank_check", "export", "report", "validate", "plan", "simulate", "verify",
-        "compare", "doctor",
+        "run", "train", "resume", "search", "retrain", "rank_check", "export", "report", "validate", "plan", "simulate",
+        "verify", "compare", "doctor",
     }  # fmt: skip
     assert [group.name for group in app.registered_groups] == ["plugins"]
     assert [command.name for command in plugins.registered_commands] == ["show", "check"]
@@ -142,7 +142,7 @@ def test_an_interrupt_ends_with_130(
 @pytest.mark.parametrize(
     ("phase", "message"),
     [
-        ("train", "A training cannot be continued yet; start it anew in a new folder: `naspipe train '"),
+        ("train", "To go on: naspipe resume '"),
         ("search", "To go on: naspipe search '"),
         ("retrain", "To go on: naspipe retrain '"),
     ],

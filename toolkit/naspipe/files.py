@@ -168,6 +168,18 @@ def keep_lines(path: Path, count: int) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def sort_lines(path: Path, key: str) -> None:
+    """Bring a file of JSON lines into the order of a key, by renaming a finished file into place.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    lines = path.read_bytes().splitlines(keepends=True)
+    ordered = sorted(lines, key=lambda line: json.loads(line)[key])
+    if ordered != lines:
+        write_bytes(path, b"".join(ordered))
+
+
 class JsonLines:
     """Appends JSON objects to a file, one a line, each flushed at once."""
 

@@ -398,7 +398,7 @@ def _leads(command: list[str]) -> bool:
 def main() -> None:
     """Run the command line; errors of NASPipe end it with their exit code and without a traceback.
 
-    Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted.
+    Exit codes: 0 done, 1 failed while running, 2 bad input, 130 interrupted, 143 stopped by SIGTERM.
     """
     warnings.showwarning = _show_warning
     warnings.simplefilter("always", NaspipeWarning)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,7 +17,9 @@ from naspipe.config.schema import RunConfig
 from naspipe.environment import distributed_backends
 from naspipe.errors import InputError, NaspipeWarning
 from naspipe.files import JsonLines
+from naspipe.runs.folder import RunFolder
 from naspipe.runs.progress import Progress, Watch
+from naspipe.runs.remains import SCRATCH, remove_mark, working_in
 from naspipe.training.determinism import deterministic
 from naspipe.training.launcher import end_with, find_store, launch, require_importable, watching_lines
 from naspipe.training.share import Replica
@@ -76,14 +77,20 @@ def retrain_in_processes(path: Path, rows: Sequence[str], processes: int, watch:
     Raises:
         TrainingError: A process failed; all have been ended. Rows that were finished stay.
     """
-    with tempfile.TemporaryDirectory(prefix="naspipe-") as folder:
-        progress = Path(folder) / "progress.jsonl"
+    folder = RunFolder(path).retraining
+    progress = folder / ".progress.jsonl"
+    progress.unlink(missing_ok=True)
 
-        def on_line(line: dict[str, Any]) -> None:
-            watch(Progress(**line))
+    def on_line(line: dict[str, Any]) -> None:
+        watch(Progress(**line))
 
+    task = ReplicaTask(str(path.resolve()), tuple(rows), str(progress.resolve()))
+    try:
         with watching_lines(progress, on_line):
-            launch(start_replica, ReplicaTask(str(path.resolve()), tuple(rows), str(progress)), processes, "replica")
+            launch(start_replica, task, processes, "replica", folder / SCRATCH)
+        remove_mark(folder)
+    finally:
+        progress.unlink(missing_ok=True)
 
 
 def start_replica(task: ReplicaTask, launcher: int) -> None:
@@ -99,7 +106,8 @@ def start_replica(task: ReplicaTask, launcher: int) -> None:
 
     end_with(launcher)
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with warnings.catch_warnings(), JsonLines(Path(task.progress)) as log:
+    retraining = RunFolder(Path(task.run)).retraining
+    with working_in(retraining), warnings.catch_warnings(), JsonLines(Path(task.progress)) as log:
         # What there is to warn of was said before the processes were started.
         warnings.simplefilter("ignore", NaspipeWarning)
         run = Run.open(task.run, lambda progress: log.append(vars(progress)))

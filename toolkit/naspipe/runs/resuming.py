@@ -16,6 +16,8 @@ from naspipe.files import write_json, write_text, writing
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Watch, ignore
 from naspipe.runs.run import Run
+from naspipe.runs.training import refuse_stale
+from naspipe.training.checkpoint import CheckpointFolder
 
 FREE = ("executor.", "search.workers")
 """Keys that change no result, as long as the executor keeps the same contract."""
@@ -43,11 +45,14 @@ def reopen(
     if fork is None:
         _refuse_differences(run.folder, before, after)
     if not run.folder.supernet.exists():
-        _refuse_stale(run.folder, after)
+        refuse_stale(after, run.folder)
     if fork is not None:
+        if not run.folder.supernet.exists():
+            _refuse_to_go_on(run.folder, after)
         return Run(_fork(run.folder, after, Path(fork)), after, watch)
     if after != before:
-        write_text(run.folder.config, after.to_yaml())
+        with run.folder.locked():
+            write_text(run.folder.config, after.to_yaml())
     return Run(run.folder, after, watch)
 
 
@@ -87,28 +92,38 @@ def _refuse_other_machine(folder: RunFolder, config: RunConfig) -> None:
             )
 
 
-def _refuse_stale(folder: RunFolder, config: RunConfig) -> None:
-    """Raise an error if a training that was broken off cannot be gone on with exactly."""
-    if not folder.training_metrics.exists():
+def _refuse_to_go_on(folder: RunFolder, config: RunConfig) -> None:
+    """Raise an error if a training cannot go on under a configuration that may be quite another one."""
+    checkpoint = CheckpointFolder(folder.checkpoints).latest()
+    if checkpoint is None:
         return
-    contract = contract_of(config, build_components(config).executor)
-    if contract.kind == "stale":
+    if checkpoint.subnet > config.training.subnets:
         raise RunFolderError(
-            f"executor {config.executor.name!r} keeps the contract {contract}: subnets read weights that are being "
-            "changed meanwhile, so no moment of its training is one that it could go on from exactly, and it writes no "
-            f"checkpoints. Train anew: `{folder.retry}`."
+            f"a training goes on from its last checkpoint, before which {checkpoint.subnet:,} subnets have been "
+            f"trained, but training.subnets is {config.training.subnets:,}. Raise it, or train anew."
         )
+    components = build_components(config)
+    try:
+        components.sampler.start(components.space, config.seed)
+        components.sampler.restore(checkpoint.sampler)
+    except Exception as error:
+        raise RunFolderError(
+            f"a training goes on with the sampler that it has got to, but {config.sampler.name!r} cannot go on from "
+            f"what was saved at subnet {checkpoint.subnet:,}: {type(error).__name__}: {error}. Keep the sampler, or "
+            "train anew."
+        ) from error
 
 
 def _fork(source: RunFolder, config: RunConfig, target: Path) -> RunFolder:
     """Make a new run folder with a configuration, and a copy of what another has trained."""
     folder = create_folder(target, ())
-    with writing(folder.root):
-        if source.training_metrics.parent.exists():
-            shutil.copytree(source.training_metrics.parent, folder.training_metrics.parent)
-    write_text(folder.config, config.to_yaml())
+    trained = source.training_metrics.parent
+    with source.locked(), writing(folder.root):
+        if trained.exists():
+            shutil.copytree(trained, folder.training_metrics.parent, ignore=shutil.ignore_patterns(".*"))
     facts = describe_environment(config.seed, config.training.threads)
     write_json(folder.environment, {**facts, "forked from": str(source.root.resolve())})
+    write_text(folder.config, config.to_yaml())
     return folder
 
 

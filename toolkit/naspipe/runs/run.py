@@ -27,11 +27,12 @@ from naspipe.planning import check_layout
 from naspipe.records import RankRecord, RowScores
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Watch, ignore
+from naspipe.runs.remains import clear_remains
 from naspipe.runs.retraining import retrain_best
 from naspipe.runs.rows import Row, plan_rows, row_folder
 from naspipe.runs.searching import check_workers, extend_budget, search_supernet, settle_search, with_workers
 from naspipe.runs.stopping import stopped_by_sigterm
-from naspipe.runs.training import train_supernet
+from naspipe.runs.training import finish_training, how_to_go_on, refuse_stale, train_supernet
 from naspipe.runs.weights import load_weights
 from naspipe.search.trial import Trial
 from naspipe.space import Architecture
@@ -61,6 +62,7 @@ class Run:
         self._watch = watch
         self._splits = splits
         self._untrained = untrained
+        self._held = False
 
     @classmethod
     def create(
@@ -102,8 +104,9 @@ class Run:
             check_replicas(resolved)
         folder = create_folder(out, (resolved.space.name, resolved.task.name))
         run = cls(folder, resolved, watch, splits, untrained)
-        write_text(folder.config, resolved.to_yaml())
+        # The configuration comes last: with it, the folder is a run's, and can be gone on with.
         write_json(folder.environment, describe_environment(resolved.seed, resolved.training.threads))
+        write_text(folder.config, resolved.to_yaml())
         return run
 
     @classmethod
@@ -167,7 +170,7 @@ class Run:
             TrainingError: It cannot go on.
             RunError: A file cannot be written.
         """
-        with self._phase(self.folder.how_to_go_on):
+        with self._phase(how_to_go_on(self.config, self.folder)):
             self.folder.refuse_trained()
             train_supernet(self.config, self.folder, self.splits, self._watch, self._take_untrained(), trace)
         return self
@@ -179,17 +182,22 @@ class Run:
         with another layout.
 
         Raises:
-            RunFolderError: A file is damaged, or another process works here.
+            RunFolderError: A file is damaged, another process works here, or the training was broken off and cannot
+                be gone on with exactly.
             RunError: A phase failed.
         """
-        if not self.folder.supernet.exists():
-            with self._phase(self.folder.how_to_go_on):
-                train_supernet(self.config, self.folder, self.splits, self._watch, None, trace=False)
-        if not self.folder.best_architecture.exists():
-            self.search()
-        if not self.folder.best_metrics.exists():
-            self.retrain()
-        self.report()
+        # No other process may come in between two phases.
+        with self._holding():
+            if not self.folder.supernet.exists():
+                refuse_stale(self.config, self.folder)
+                with self._phase(self.folder.how_to_go_on):
+                    train_supernet(self.config, self.folder, self.splits, self._watch, None, trace=False)
+            finish_training(self.folder)
+            if not self.folder.best_architecture.exists():
+                self.search()
+            if not self.folder.best_metrics.exists():
+                self.retrain()
+            self.report()
         return self
 
     def _take_untrained(self) -> Supernet | None:
@@ -352,7 +360,7 @@ class Run:
     def _phase(self, how_to_go_on: str) -> Iterator[None]:
         """Hold the folder and compute deterministically; an interrupt, or SIGTERM, says how to go on."""
         with (
-            self.folder.locked(),
+            self._holding(),
             stopped_by_sigterm(how_to_go_on),
             deterministic(self.config.training.threads, self.config.training.device),
         ):
@@ -360,6 +368,20 @@ class Run:
                 yield
             except KeyboardInterrupt as error:
                 raise KeyboardInterrupt(f"Interrupted. {how_to_go_on}") from error
+
+    @contextlib.contextmanager
+    def _holding(self) -> Iterator[None]:
+        """Keep other processes from working in the folder, and wait for those that a killed one has left."""
+        if self._held:
+            yield
+            return
+        with self.folder.locked():
+            clear_remains(self.path)
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
 
 
 def run(

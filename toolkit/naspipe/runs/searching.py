@@ -14,7 +14,7 @@ from naspipe.components import Components
 from naspipe.config.resolve import construct
 from naspipe.config.schema import RunConfig
 from naspipe.errors import InputError, RunFolderError, SearchError
-from naspipe.files import JsonLines, read_json, write_json, write_text
+from naspipe.files import JsonLines, read_json, sort_lines, write_json, write_text
 from naspipe.runs.folder import RunFolder
 from naspipe.runs.progress import Progress, Watch
 from naspipe.search.evaluation import Evaluator
@@ -93,6 +93,7 @@ def search_supernet(
             raise
         finally:
             clock.save()
+    sort_lines(folder.trials, "trial")
     _conclude(components, folder, result, watch)
 
 

@@ -29,6 +29,10 @@ def on_sigterm(act: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+class _Sigterm(BaseException):  # no error, as KeyboardInterrupt is none
+    """SIGTERM came; no handler of errors may take it for a failure of what it interrupts."""
+
+
 @contextlib.contextmanager
 def stopped_by_sigterm(how_to_go_on: str) -> Iterator[None]:
     """Raise an error where SIGTERM finds the program: what was logged so far is all that a phase goes on from.
@@ -38,18 +42,26 @@ def stopped_by_sigterm(how_to_go_on: str) -> Iterator[None]:
     """
 
     def stop() -> None:
-        raise StoppedError(f"stopped by SIGTERM. {how_to_go_on}")
+        raise _Sigterm
 
-    with on_sigterm(stop):
-        yield
+    try:
+        with on_sigterm(stop):
+            yield
+    except _Sigterm:
+        raise StoppedError(f"stopped by SIGTERM. {how_to_go_on}") from None
 
 
 class StopRequest:
-    """A file by which whoever hears SIGTERM tells the process that decides where training is cut."""
+    """A file by which whoever hears SIGTERM tells the process that decides where training is cut.
+
+    Attributes:
+        came: Whether SIGTERM came while it was listened for; known afterwards.
+    """
 
     def __init__(self, path: Path) -> None:
         """Use a path; what an earlier training has left there is taken away by ``heard``."""
         self._path = path
+        self.came = False
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
@@ -59,6 +71,7 @@ class StopRequest:
             with on_sigterm(self._path.touch):
                 yield
         finally:
+            self.came = self.is_made()
             self._path.unlink(missing_ok=True)
 
     def is_made(self) -> bool:

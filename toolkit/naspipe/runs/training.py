@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 from naspipe.components import build_components, contract_of
 from naspipe.config.schema import RunConfig
-from naspipe.errors import StoppedError
+from naspipe.errors import RunFolderError, StoppedError
 from naspipe.files import JsonLines, keep_lines, save_tensors, writing
 from naspipe.pipeline.gate import drained_at
 from naspipe.pipeline.planfile import write_plan
@@ -19,6 +20,7 @@ from naspipe.tasks.data import Splits
 from naspipe.training.checkpoint import CheckpointFolder
 from naspipe.training.gatekeeper import Gatekeeper
 from naspipe.training.loop import Cut, SubnetRecord
+from naspipe.training.parts import remove_parts
 from naspipe.training.profiling import settle_costs
 from naspipe.training.recorder import Recorder, Row, trace_of
 from naspipe.training.setup import prepare_trainer
@@ -48,21 +50,57 @@ def train_supernet(
     with writing(folder.training_metrics):
         folder.training_metrics.parent.mkdir(exist_ok=True)
     stop = StopRequest(folder.stop_request)
-    with stop.heard():
+    # Without checkpoints there is nothing to wait for.
+    with contextlib.nullcontext() if _is_stale(config) else stop.heard():
         if config.executor.transport == "distributed":
             del untrained  # The processes build their own.
             result = _train_in_processes(config, folder, watch, trace)
         else:
             result = _train_here(config, folder, splits, watch, untrained, trace, stop)
+    stopped = StoppedError(
+        f"stopped by SIGTERM after {result.trained:,} of {config.training.subnets:,} subnets. {folder.how_to_go_on}"
+    )
     if result.trained < config.training.subnets:
-        raise StoppedError(
-            f"stopped by SIGTERM after {result.trained:,} of {config.training.subnets:,} subnets. {folder.how_to_go_on}"
-        )
-    CheckpointFolder(folder.checkpoints).remove_all()
+        raise stopped
+    finish_training(folder)
     if trace:
         plan = prepare_planning(config, build_components(config), splits).plan(gate=drained_at(result.cuts))
         write_plan(plan, folder.plan)
         write_plan(trace_of(plan, result.rows), folder.trace)
+    if stop.came:
+        raise stopped
+
+
+def finish_training(folder: RunFolder) -> None:
+    """Remove what a training goes on from, once the supernet has been saved."""
+    CheckpointFolder(folder.checkpoints).remove_all()
+    remove_parts(folder.supernet.parent)
+
+
+def how_to_go_on(config: RunConfig, folder: RunFolder) -> str:
+    """Return what to do about a training that was broken off."""
+    if _is_stale(config):
+        return f"Executor {config.executor.name!r} writes no checkpoints. To train anew: {folder.retry}"
+    return folder.how_to_go_on
+
+
+def refuse_stale(config: RunConfig, folder: RunFolder) -> None:
+    """Raise an error if a training that was broken off cannot be gone on with exactly.
+
+    Raises:
+        RunFolderError: Its executor keeps a contract under which none can.
+    """
+    if folder.training_metrics.exists() and _is_stale(config):
+        contract = contract_of(config, build_components(config).executor)
+        raise RunFolderError(
+            f"executor {config.executor.name!r} keeps the contract {contract}: subnets read weights that are being "
+            "changed meanwhile, so no moment of its training is one that it could go on from exactly, and it writes no "
+            f"checkpoints. Train anew: `{folder.retry}`."
+        )
+
+
+def _is_stale(config: RunConfig) -> bool:
+    return contract_of(config, build_components(config).executor).kind == "stale"
 
 
 class _Result(NamedTuple):
@@ -85,7 +123,7 @@ def _train_here(
     """Train with all stages in this process."""
     components = build_components(config)
     checkpoints = CheckpointFolder(folder.checkpoints)
-    checkpoint = checkpoints.latest()
+    checkpoint = checkpoints.start()
     keep_lines(folder.training_metrics, checkpoint.subnet if checkpoint is not None else 0)
     contract = contract_of(config, components.executor)
     gatekeeper = Gatekeeper(config.executor.checkpoint, contract, stop.is_made)

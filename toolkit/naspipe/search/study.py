@@ -121,6 +121,7 @@ class StudyJournal:
         self._name = name
         self._every = every
         self._waiting = {trial.index: trial for trial in known}
+        _remove_locks(path)
         self._next = 0
         due = self._take_due()
         with writing(path), quiet_optuna():
@@ -194,6 +195,15 @@ class StudyJournal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.flush()
+
+
+def _remove_locks(path: Path) -> None:
+    """Remove the locks of a process that was killed while it wrote; no other works in a run's folder.
+
+    Optuna waits for their end, and for ever if the path is relative.
+    """
+    for lock in path.parent.glob(f"{path.name}.lock*"):
+        lock.unlink()
 
 
 class _Tail(BaseJournalBackend):

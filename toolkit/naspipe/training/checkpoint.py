@@ -163,6 +163,18 @@ class CheckpointFolder:
         found = [path.parent.name for path in self.root.glob(f"*/{MANIFEST}")]
         return sorted((int(name) for name in found if name.isdigit()), reverse=True)
 
+    def start(self) -> Checkpoint | None:
+        """Return the last checkpoint that is whole, and remove what lies behind it; warn of each that is damaged.
+
+        The training writes what was behind it again, perhaps in other parts.
+        """
+        found = self.latest()
+        first = -1 if found is None else found.subnet
+        for folder in [*self.root.glob("*")]:
+            if folder.name.isdigit() and (int(folder.name) > first or not (folder / MANIFEST).exists()):
+                self.remove(int(folder.name))
+        return found
+
     def latest(self) -> Checkpoint | None:
         """Return the last checkpoint that is whole; warn of each that is damaged."""
         for subnet in self.indices():

@@ -7,6 +7,7 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -17,7 +18,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -35,7 +36,7 @@ SHUTDOWN_SECONDS = 5
 """After a failure the other processes have this long to end before they are killed."""
 
 
-def launch(entry: Callable[..., Any], task: object, processes: int, role: str, restarts: int = 0) -> Any:
+def launch(entry: Callable[..., Any], task: object, processes: int, role: str, scratch: Path, restarts: int = 0) -> Any:
     """Start processes by torch's elastic launcher, and wait for all.
 
     Args:
@@ -44,6 +45,7 @@ def launch(entry: Callable[..., Any], task: object, processes: int, role: str, r
         task: What they are told; it is pickled.
         processes: How many.
         role: What one of them is, for errors: ``stage``.
+        scratch: A folder for what the launcher writes; taken away with what is in it, before and afterwards.
         restarts: Times that all are started again after one has failed.
 
     Returns:
@@ -52,9 +54,10 @@ def launch(entry: Callable[..., Any], task: object, processes: int, role: str, r
     Raises:
         TrainingError: A process failed; all have been ended.
     """
-    with _signals_kept(), _scratch() as scratch, _quiet(), _none_left(), _interrupts_kept_from_processes():
+    with _signals_kept(), _scratch(scratch), _quiet(), _none_left(), _interrupts_kept_from_processes():
         try:
-            results: dict[int, Any] = elastic_launch(_settings(processes, scratch, restarts), entry)(task, os.getpid())
+            settings = _settings(processes, str(scratch), restarts)
+            results: dict[int, Any] = elastic_launch(settings, entry)(task, os.getpid())
         except ChildFailedError as error:
             raise TrainingError(_explain(error, role)) from None
         except SignalException as error:
@@ -75,9 +78,12 @@ def end_with(launcher: int) -> None:
 
 
 def find_store() -> Store:
-    """Return the store by which the processes that this one was started with find each other."""
+    """Return the store by which the processes that this one was started with find each other.
+
+    Those that are started again find nothing of those before: torch keeps the store.
+    """
     store: Store = next(rendezvous("env://"))[0]
-    return store
+    return PrefixStore(f"naspipe/start{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 @contextlib.contextmanager
@@ -200,16 +206,21 @@ def _none_left() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _scratch() -> Iterator[str]:
-    """Make a folder for what the launcher writes, and take it away with all that it leaves."""
+def _scratch(folder: Path) -> Iterator[None]:
+    """Make a folder for what the launcher writes, and take it away with all that it leaves.
+
+    Not in the system's temporary folder: there it would stay for ever if the launcher were killed.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="naspipe-") as folder:
-        # Where torch puts the files of failed processes, which it forgets.
-        tempfile.tempdir = folder
-        try:
-            yield folder
-        finally:
-            tempfile.tempdir = before
+    # Where torch puts the files of failed processes, which it forgets.
+    tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _explain(error: ChildFailedError, role: str) -> str:

@@ -12,8 +12,10 @@ from naspipe.config.schema import RunConfig
 from naspipe.environment import distributed_backends, torchrun_processes
 from naspipe.errors import InputError
 from naspipe.runs.progress import Progress, Watch
+from naspipe.runs.remains import SCRATCH, remove_mark
 from naspipe.training.launcher import launch, require_importable, watching_lines
-from naspipe.training.stage import StageResult, StageTask, backend_of, join_parts, start_stage
+from naspipe.training.parts import join_parts
+from naspipe.training.stage import StageResult, StageTask, backend_of, start_stage
 from naspipe.training.torchrun import lead
 
 
@@ -97,8 +99,10 @@ def train_in_processes(
 
     results: list[StageResult]
     with watching_lines(metrics, on_subnet):
-        results = (
-            lead(task) if torchrun_processes() else launch(start_stage, task, stages, "stage", config.executor.restarts)
-        )
+        if torchrun_processes():
+            results = lead(task)
+        else:
+            results = launch(start_stage, task, stages, "stage", folder / SCRATCH, config.executor.restarts)
+    remove_mark(folder)
     join_parts(folder, stages, supernet if results[0].trained == config.training.subnets else None)
     return results

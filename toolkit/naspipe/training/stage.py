@@ -23,12 +23,14 @@ from naspipe.config.schema import RunConfig
 from naspipe.config.source import read_text
 from naspipe.environment import describe_environment
 from naspipe.errors import NaspipeWarning, TrainingError
-from naspipe.files import JsonLines, keep_lines, load_tensors, save_tensors
+from naspipe.files import JsonLines, keep_lines, save_tensors
+from naspipe.runs.remains import working_in
 from naspipe.training.channels import connect_stages
 from naspipe.training.checkpoint import Checkpoint, CheckpointFolder
 from naspipe.training.determinism import deterministic
 from naspipe.training.gatekeeper import Gatekeeper
 from naspipe.training.launcher import end_with, find_store
+from naspipe.training.parts import part_file
 from naspipe.training.recorder import Recorder, Row
 from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer, reset_peak_memory
 from naspipe.training.transport import Distributed
@@ -135,7 +137,11 @@ def train_stage(task: StageTask, store: Store) -> list[StageResult]:
     timeout = timedelta(seconds=config.executor.timeout)
     if config.training.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    with warnings.catch_warnings(), deterministic(config.training.threads, config.training.device):
+    with (
+        working_in(Path(task.folder)),
+        warnings.catch_warnings(),
+        deterministic(config.training.threads, config.training.device),
+    ):
         # What there is to warn of was said before the processes were started.
         warnings.simplefilter("ignore", NaspipeWarning)
         # Control goes by gloo; what a training passes on goes by channels of its own.
@@ -191,7 +197,7 @@ def _train(config: RunConfig, task: StageTask, stage: int, stages: int, store: S
     own = range(cuts[stage * segments], cuts[(stage + 1) * segments])
     weights = prepared.supernet.blocks.state_dict()
     tensors = {name: tensor for name, tensor in weights.items() if int(name.partition(".")[0]) in own}
-    save_tensors(_part_file(Path(task.folder), stage), tensors, {"format": "pt"})
+    save_tensors(part_file(Path(task.folder), stage), tensors, {"format": "pt"})
     return StageResult(
         layer_digests(trainer) if task.record else {},
         recorder.rows if recorder else [],
@@ -205,7 +211,7 @@ def _agree_on_checkpoint(folder: CheckpointFolder | None, stage: int) -> Checkpo
     """Return the checkpoint that all stages go on from, which stage 0 has found to be whole."""
     if folder is None:
         return None
-    found = folder.latest() if stage == 0 else None
+    found = folder.start() if stage == 0 else None
     said = [found.subnet if found is not None else None]
     distributed.broadcast_object_list(said)
     if found is not None or said[0] is None:
@@ -218,22 +224,6 @@ def backend_of(config: RunConfig) -> str:
     if config.executor.backend != "auto":
         return config.executor.backend
     return "nccl" if config.training.device == "cuda" else "gloo"
-
-
-def _part_file(folder: Path, stage: int) -> Path:
-    return folder / f"stage{stage}.safetensors"
-
-
-def join_parts(folder: Path, stages: int, supernet: Path | None) -> None:
-    """Save the whole supernet, if it is wanted, from what the stages have left in a folder, and take that away."""
-    parts = [_part_file(folder, stage) for stage in range(stages)]
-    if supernet is not None:
-        tensors: dict[str, torch.Tensor] = {}
-        for part in parts:
-            tensors.update(load_tensors(part))
-        save_tensors(supernet, tensors, {"format": "pt"})
-    for part in parts:
-        part.unlink()
 
 
 def _compare_processes(config: RunConfig) -> None:
