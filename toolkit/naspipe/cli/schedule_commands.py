@@ -47,17 +47,21 @@ def verify(
     stages: Annotated[str, typer.Option(help="Numbers of stages.")] = "1,2,4",
     transport: Annotated[str, typer.Option(help="in-process, distributed, or both.")] = "in-process",
     subnets: Annotated[int, typer.Option(min=1, help="Subnets that each trains.")] = 50,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Break each off at three checkpoints, and go on under another.")
+    ] = False,
     overrides: SetOption = None,
 ) -> None:
     """Train the same subnets under several executors and compare every layer and loss, bit for bit."""
     from naspipe.cli.simulate import count, one_of, parse_list
-    from naspipe.cli.verify import show_verification
+    from naspipe.cli.verify import show_resume_verification, show_verification
     from naspipe.components import load_config
 
     chosen = parse_list(executors, "--executors", str)
     counts = parse_list(stages, "--stages", count("--stages"))
     transports = parse_list(transport, "--transport", one_of("--transport", ("in-process", "distributed")))
-    if not show_verification(load_config(config, overrides or []), chosen, counts, transports, subnets):
+    show = show_resume_verification if resume else show_verification
+    if not show(load_config(config, overrides or []), chosen, counts, transports, subnets):
         raise typer.Exit(1)
 
 
