@@ -90,6 +90,8 @@ def resume(
     with watching() as watch:
         opened = reopen(run_folder, overrides or [], fork, watch)
         say(f"Run folder: {opened.path}")
+        if opened.folder.best_metrics.exists():
+            say("The run has finished already; only its report is written anew.")
         opened.resume()
     show_result(opened)
 
