@@ -23,8 +23,9 @@ import naspipe
 from naspipe import Run
 from naspipe.components import as_config
 from naspipe.errors import ConfigError, InputError, TrainingError
+from naspipe.files import JsonLines, keep_lines
 from naspipe.pipeline.action import Kind
-from naspipe.training import processes
+from naspipe.training import launcher, processes
 from naspipe.training.signature import Signature, TensorForm, message_bytes, pack, signature_of, unpack
 from naspipe.training.transport import _forms
 
@@ -378,3 +379,32 @@ def test_gradients_have_a_slot_for_every_leaf_and_bytes_only_where_they_can_be()
     forms = _forms(Kind.BACKWARD, signature)
     assert [form.num_bytes for form in forms] == [16, 0, 0, 0]
     assert signature.forms == [leaf, signature.slots[2]]
+
+
+def test_progress_is_told_once_and_follows_a_log_that_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "POLL_SECONDS", 0.01)
+    path, seen = tmp_path / "log.jsonl", []
+
+    def wait_for(expected: list[int]) -> None:
+        end = time.monotonic() + 30
+        while seen != expected and time.monotonic() < end:
+            time.sleep(0.01)
+        assert seen == expected
+
+    def append(*numbers: int) -> None:
+        with JsonLines(path) as log:
+            for number in numbers:
+                log.append({"index": number})
+
+    with launcher.watching_lines(path, lambda line: seen.append(line["index"])):
+        append(0, 1, 2)
+        wait_for([0, 1, 2])
+    with launcher.watching_lines(path, lambda line: seen.append(line["index"])):
+        append(3)
+        wait_for([0, 1, 2, 3])
+        keep_lines(path, 2)
+        wait_for([0, 1, 2, 3, 1])
+        append(2, 3)
+        wait_for([0, 1, 2, 3, 1, 2, 3])

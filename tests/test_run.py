@@ -33,7 +33,7 @@ def test_a_run_leaves_everything_it_promises(finished: Run) -> None:
     (row,) = (row.name for row in finished.rows())
     names = {str(path.relative_to(finished.path)) for path in finished.path.rglob("*") if path.is_file()}
     assert names == {
-        "config.yaml", "environment.json", "train/metrics.jsonl", "train/supernet.safetensors",
+        "config.yaml", "environment.json", "train/metrics.jsonl", "train/settings.json", "train/supernet.safetensors",
         "search/trials.jsonl", "search/settings.json", "search/study.journal",
         "best/architecture.json", "best/epochs.jsonl",
         "best/model.safetensors", "best/metrics.json", "report.html", ".lock",
@@ -77,8 +77,8 @@ def test_the_same_config_gives_the_same_run_in_another_process(finished: Run, tm
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == finished.digest
-    for path in ("train/metrics.jsonl", "search/trials.jsonl", "search/settings.json", "best/architecture.json",
-                 "best/metrics.json", "config.yaml"):  # fmt: skip
+    for path in ("train/metrics.jsonl", "train/settings.json", "search/trials.jsonl", "search/settings.json",
+                 "best/architecture.json", "best/metrics.json", "config.yaml"):  # fmt: skip
         assert (out / path).read_bytes() == (finished.path / path).read_bytes(), path
     for path in ("train/supernet.safetensors", "best/model.safetensors"):
         one, two = load_file(out / path), load_file(finished.path / path)

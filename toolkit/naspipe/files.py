@@ -154,6 +154,8 @@ def keep_lines(path: Path, count: int) -> None:
     """
     if not path.exists() and not count:
         return
+    if not path.exists():
+        raise RunFolderError(_too_short(path, count, 0))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         try:
@@ -162,7 +164,7 @@ def keep_lines(path: Path, count: int) -> None:
                 new.flush()
                 os.fsync(new.fileno())
             if len(kept) < count:
-                raise RunFolderError(f"{path} must have {count:,} lines to go on from, but has {len(kept):,}.")
+                raise RunFolderError(_too_short(path, count, len(kept)))
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -178,6 +180,10 @@ def sort_lines(path: Path, key: str) -> None:
     ordered = sorted(lines, key=lambda line: json.loads(line)[key])
     if ordered != lines:
         write_bytes(path, b"".join(ordered))
+
+
+def _too_short(path: Path, count: int, found: int) -> str:
+    return f"{path} must have {count:,} lines to go on from, but has {found:,}. Put back what was deleted."
 
 
 class JsonLines:

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from naspipe.cli import schedule_commands
+from naspipe.cli.arguments import ConfigArgument, OutOption, RunArgument, SetOption, TraceOption
 from naspipe.cli.plugin_commands import plugins
 from naspipe.environment import is_follower, torchrun_processes
 from naspipe.errors import InputError, NaspipeError, NaspipeWarning
@@ -24,20 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="A run's YAML file.")]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", help="The run's folder, which must not exist.  [default: new, below runs/]"),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key; may be repeated."),
-]
-
-
-TraceOption = Annotated[bool, typer.Option("--trace", help="Record what each stage did and saw.")]
 
 
 @app.command()
@@ -102,6 +90,8 @@ def resume(
     with watching() as watch:
         opened = reopen(run_folder, overrides or [], fork, watch)
         say(f"Run folder: {opened.path}")
+        if opened.folder.best_metrics.exists():
+            say("The run has finished already; only its report is written anew.")
         opened.resume()
     show_result(opened)
 
@@ -225,126 +215,8 @@ def validate(config: ConfigArgument, overrides: SetOption = None) -> None:
     show_validation(load_config(config, overrides or []))
 
 
-@app.command()
-def plan(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG|PLAN", help="A run's YAML, or a plan's JSON.")],
-    stages: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
-    subnets: Annotated[int, typer.Option(min=1, help="Subnets to plan.")] = 32,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the plan.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write an interactive timeline.")] = None,
-    trace_file: Annotated[Path | None, typer.Option("--trace", help="Write a trace for Perfetto.")] = None,
-    overrides: SetOption = None,
-) -> None:
-    """Print the schedule of a run and whether it keeps its contract; trains nothing."""
-    from naspipe.cli.plan import show_plan
-    from naspipe.pipeline.planfile import read_plan
-
-    sizes = None
-    if config.suffix == ".json":
-        found = read_plan(config)
-    else:
-        from naspipe.components import build_components, load_config
-        from naspipe.planning import prepare_planning
-
-        more = [] if stages is None else [f"executor.stages={stages}"]
-        loaded = load_config(config, [*(overrides or []), *more])
-        planning = prepare_planning(loaded, build_components(loaded))
-        found, sizes = planning.plan(subnets), planning.layer_bytes()
-        planning.warn()
-    if not show_plan(found, json_file, html_file, trace_file, sizes):
-        raise typer.Exit(1)
-
-
-@app.command()
-def verify(
-    config: ConfigArgument,
-    executors: Annotated[str, typer.Option(help="Executors; options as in gpipe:bulk=4.")] = "sequential,csp",
-    stages: Annotated[str, typer.Option(help="Numbers of stages.")] = "1,2,4",
-    transport: Annotated[str, typer.Option(help="in-process, distributed, or both.")] = "in-process",
-    subnets: Annotated[int, typer.Option(min=1, help="Subnets that each trains.")] = 50,
-    overrides: SetOption = None,
-) -> None:
-    """Train the same subnets under several executors and compare every layer and loss, bit for bit."""
-    from naspipe.cli.simulate import count, one_of, parse_list
-    from naspipe.cli.verify import show_verification
-    from naspipe.components import load_config
-
-    chosen = parse_list(executors, "--executors", str)
-    counts = parse_list(stages, "--stages", count("--stages"))
-    transports = parse_list(transport, "--transport", one_of("--transport", ("in-process", "distributed")))
-    if not show_verification(load_config(config, overrides or []), chosen, counts, transports, subnets):
-        raise typer.Exit(1)
-
-
-@app.command()
-def compare(
-    config: ConfigArgument,
-    executors: Annotated[str, typer.Option(help="Executors; options as in gpipe:bulk=4.")] = "csp,gpipe,pipedream",
-    stages: Annotated[str, typer.Option(help="Numbers of stages.")] = "1,2",
-    samplers: Annotated[str | None, typer.Option(help="Samplers.  [default: the configuration's]")] = None,
-    transport: Annotated[str, typer.Option(help="in-process or distributed.")] = "distributed",
-    subnets: Annotated[int, typer.Option(min=1, help="Subnets that each trains.")] = 50,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write a row per training.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write a figure.")] = None,
-    overrides: SetOption = None,
-) -> None:
-    """Measure executors, samplers and stage counts on one training."""
-    from naspipe.cli.compare import show_comparison
-    from naspipe.cli.simulate import count, one_of, parse_list
-    from naspipe.comparison import Comparison
-    from naspipe.components import load_config
-
-    comparison = Comparison(
-        load_config(config, overrides or []),
-        parse_list(executors, "--executors", str),
-        [] if samplers is None else parse_list(samplers, "--samplers", str),
-        parse_list(stages, "--stages", count("--stages")),
-        one_of("--transport", ("in-process", "distributed"))(transport),
-        subnets,
-    )
-    show_comparison(comparison, csv_file, html_file)
-
-
-@app.command()
-def simulate(
-    space: Annotated[str, typer.Option(help="Abstract spaces: BLOCKSxOPTIONS or presets.")] = "nlp.c0",
-    executors: Annotated[str, typer.Option(help="Executors; options as in gpipe:bulk=4.")] = "csp",
-    samplers: Annotated[str, typer.Option(help="Samplers.")] = "uniform",
-    stages: Annotated[str, typer.Option(help="Numbers of stages.")] = "8",
-    microbatches: Annotated[str, typer.Option(help="Numbers of micro-batches.")] = "1",
-    segments: Annotated[str, typer.Option(help="Numbers of segments of a stage.")] = "1",
-    delay: Annotated[
-        str | None, typer.Option(help="Give both ends an always-active layer, read this many updates late.")
-    ] = None,
-    distance: Annotated[
-        int | None, typer.Option(min=0, help="Of spaced.  [default: ceil(stages / micro-batches)]")
-    ] = None,
-    window: Annotated[int | None, typer.Option(min=1, help="Subnets in flight at most.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds, from 0 on.")] = 10,
-    subnets: Annotated[int, typer.Option(min=1, help="Subnets of each simulation.")] = 600,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write a row per simulation.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write a figure.")] = None,
-) -> None:
-    """Compare executors and samplers on abstract spaces; every option takes a list, as in 4,8,16."""
-    from naspipe.cli.simulate import count, parse_list, show_simulation
-    from naspipe.simulation import Simulation
-
-    simulation = Simulation(
-        spaces=parse_list(space, "--space", str),
-        executors=parse_list(executors, "--executors", str),
-        samplers=parse_list(samplers, "--samplers", str),
-        stages=parse_list(stages, "--stages", count("--stages")),
-        microbatches=parse_list(microbatches, "--microbatches", count("--microbatches")),
-        segments=parse_list(segments, "--segments", count("--segments")),
-        delays=[None] if delay is None else parse_list(delay, "--delay", count("--delay", 0)),
-        seeds=seeds,
-        subnets=subnets,
-        distance=distance,
-        window=window,
-    )
-    show_simulation(simulation, csv_file, html_file)
-
-
+for command in schedule_commands.COMMANDS:
+    app.command()(command)
 app.add_typer(plugins, name="plugins")
 
 

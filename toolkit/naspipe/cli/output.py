@@ -84,11 +84,16 @@ def _bars(console: Console) -> Iterator[Watch]:
 
 
 class _PlainLines:
-    """Prints about ten lines for each phase."""
+    """Prints about ten lines for each phase, of which the first says where it begins or goes on."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
 
     def __call__(self, progress: Progress) -> None:
         step = max(1, progress.total // LINES)
-        if progress.done % step == 0 or progress.done in (1, progress.total):
+        is_first = progress.phase not in self._begun
+        self._begun.add(progress.phase)
+        if is_first or progress.done % step == 0 or progress.done == progress.total:
             title = _TITLES[progress.phase]
             width = len(str(progress.total))
             say(f"{title:<11} {progress.done:>{width}}/{progress.total}  {progress.detail}")

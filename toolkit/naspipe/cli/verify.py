@@ -11,7 +11,8 @@ from rich.table import Table
 
 from naspipe.config.schema import RunConfig
 from naspipe.pipeline.validator import explain
-from naspipe.verification import Check, verify
+from naspipe.resume_verification import verify_resuming
+from naspipe.verification import Bits, Check, verify
 
 SHOWN = 3
 """Violations printed of each training."""
@@ -34,29 +35,71 @@ def show_verification(
         trace = check.outcome.trace
         table.add_row(
             check.executor, str(check.stages), check.transport, str(trace.contract), f"{trace.bubble:.3f}",
-            _digest(check), _result(check),
+            _digest(check.outcome), _result(check),
         )  # fmt: skip
         details += [explain(trace, violation) for violation in check.violations[:SHOWN]]
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
-    for detail in details:
-        typer.echo(detail)
+    _show(table, details)
     typer.echo("Every contract was kept." if kept else "Not every contract was kept.")
     return kept
 
 
-def _digest(check: Check) -> str:
-    text = repr(sorted(check.outcome.digests.items()))
+def show_resume_verification(
+    config: RunConfig,
+    executors: Sequence[str],
+    stages: Sequence[int],
+    transports: Sequence[str],
+    subnets: int | None,
+) -> bool:
+    """Break trainings off and go on, print a table and what differs; tell whether nothing does."""
+    columns = ("executor", "stages", "transport", "contract", "checkpoints", "digest", "result")
+    table = Table(*columns, box=None, pad_edge=False)
+    kept = True
+    details = []
+    for check in verify_resuming(config, executors, stages, transports, subnets):
+        kept = kept and check.kept
+        start = (check.writer.executor, str(check.writer.stages), check.writer.transport, str(check.contract))
+        if check.written is None:
+            table.add_row(*start, "none", "", check.reason)
+            continue
+        trace = check.written.outcome.trace
+        details += [explain(trace, violation) for violation in check.written.violations[:SHOWN]]
+        cuts = ", ".join(str(found.subnet) for found in check.continuations)
+        result = "; ".join(filter(None, [_result(check.written), check.reason]))
+        table.add_row(*start, f"writes {cuts}" if cuts else "none", _digest(check.written.outcome), result)
+        for found in check.continuations:
+            result = _comparison(check.reference, found.difference)
+            executor, count, transport = found.heir
+            table.add_row(
+                f"  {executor}", str(count), transport, "", f"from {found.subnet}", _digest(found.bits), result
+            )
+    _show(table, details)
+    typer.echo(
+        "What went on from checkpoints equals what was not broken off." if kept else "Something differs, as said above."
+    )
+    return kept
+
+
+def _show(table: Table, details: Sequence[str]) -> None:
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(table)
+    for detail in details:
+        typer.echo(detail)
+
+
+def _digest(bits: Bits) -> str:
+    text = repr(sorted(bits.digests.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _result(check: Check) -> str:
     if check.violations:
         return f"BROKEN: {len(check.violations)} violations of its contract"
-    if check.difference:
-        return f"DIFFERS from {check.reference}: {check.difference}"
     if check.reference:
-        return f"equals {check.reference}"
+        return _comparison(check.reference, check.difference)
     if check.outcome.trace.contract.kind == "stale":
         return "kept; results depend on the number of stages"
     return "kept; the reference"
+
+
+def _comparison(reference: str, difference: str) -> str:
+    return f"DIFFERS from {reference}: {difference}" if difference else f"equals {reference}"

@@ -71,7 +71,8 @@ def resolve_file(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCo
 def _drop_options_of_another(source: Source, before: object, overrides: Sequence[str]) -> None:
     """Drop the options of the executor in the file once an override has named another."""
     after = source.get(("executor", "name"))
-    own = any(override.startswith("executor.options") for override in overrides)
+    # Whoever gives options, or the whole section, means those.
+    own = any(override.startswith(("executor.options", "executor=")) for override in overrides)
     if before is None or after == before or own or not source.get(("executor", "options")):
         return
     dropped = source.data["executor"].pop("options")

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from naspipe.errors import InputError
 from naspipe.pipeline.action import Action
 from naspipe.pipeline.contract import Contract
 
@@ -80,3 +81,32 @@ class Executor(ABC):
                 became ready.
             view: The stage.
         """
+
+
+def require_support(executor: Executor, shape: PipelineShape, window: int | None) -> None:
+    """Raise an error unless an executor can run a pipeline of some shape.
+
+    Args:
+        executor: The executor.
+        shape: The shape.
+        window: Subnets in flight at most, or None: as the executor says.
+
+    Raises:
+        InputError: A window that breaks its pattern, or segments or a delay that it does not support.
+    """
+    name, contract = type(executor).__name__, executor.contract(shape)
+    if contract.kind != "causal" and window is not None and window < executor.window(shape):
+        raise InputError(
+            f"executor {name} fills a fixed pattern and needs {executor.window(shape)} subnets in flight, but window "
+            f"is {window}. Set no window."
+        )
+    if shape.segments > 1 and not executor.composes_segments:
+        raise InputError(
+            f"executor {name} runs each stage in one segment, but segments is {shape.segments}. Use csp, or "
+            "set segments to 1."
+        )
+    if shape.delay is not None and not contract.allows_delay:
+        raise InputError(
+            f"a delay belongs to the contracts causal and flush(1), but executor {name} keeps {contract}, "
+            f"which governs all layers, and delay is {shape.delay}. Set no delay."
+        )

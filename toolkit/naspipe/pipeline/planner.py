@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 
-from naspipe.errors import InputError, NaspipeError
-from naspipe.executors.executor import Executor, PipelineShape, StageView
+from naspipe.errors import NaspipeError
+from naspipe.executors.executor import Executor, PipelineShape, StageView, require_support
 from naspipe.pipeline.action import Action, Kind, PlannedAction
-from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.flight import Costs, Flight, sum_costs
 from naspipe.pipeline.gate import Gate, Passage, open_gate
 from naspipe.pipeline.order import UpdateOrder
@@ -63,7 +62,7 @@ class Planner:
         """
         self.contract = executor.contract(shape)
         self.shape = shape
-        _check(executor, shape, self.contract, window)
+        require_support(executor, shape, window)
         self._parts = shape.stages * shape.segments
         self._executor = executor
         self._source = iter(subnets)
@@ -384,23 +383,4 @@ class Planner:
         return NaspipeError(
             f"executor {type(self._executor).__name__} must choose some ready action when nothing else can "
             f"happen, but at tick {now} every stage waits. Ready: {ready or 'nothing'}."
-        )
-
-
-def _check(executor: Executor, shape: PipelineShape, contract: Contract, window: int | None) -> None:
-    name = type(executor).__name__
-    if contract.kind != "causal" and window is not None and window < executor.window(shape):
-        raise InputError(
-            f"executor {name} fills a fixed pattern and needs {executor.window(shape)} subnets in flight, but window "
-            f"is {window}. Set no window."
-        )
-    if shape.segments > 1 and not executor.composes_segments:
-        raise InputError(
-            f"executor {name} runs each stage in one segment, but segments is {shape.segments}. Use csp, or "
-            "set segments to 1."
-        )
-    if shape.delay is not None and not contract.allows_delay:
-        raise InputError(
-            f"a delay belongs to the contracts causal and flush(1), but executor {name} keeps {contract}, "
-            f"which governs all layers, and delay is {shape.delay}. Set no delay."
         )

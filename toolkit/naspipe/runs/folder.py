@@ -47,6 +47,11 @@ class RunFolder:
         return self.root / "train" / "metrics.jsonl"
 
     @property
+    def training_settings(self) -> Path:
+        """What the training depends on, as it was when it began."""
+        return self.root / "train" / "settings.json"
+
+    @property
     def checkpoints(self) -> Path:
         """What a training that was broken off goes on from; gone once it has finished."""
         return self.root / "train" / "checkpoints"
@@ -148,7 +153,7 @@ class RunFolder:
 
     def facts(self) -> dict[str, Any]:
         """Return what the run was computed with."""
-        advice = "Only the report needs it: write {} to it."
+        advice = "To do without what it says of the machine, write {} to it."
         facts: dict[str, Any] = read_json(self.environment, Facts.model_validate, advice).root
         return facts
 
@@ -351,7 +356,7 @@ def _make(path: Path) -> Path:
                 folder.rmdir()
         if isinstance(error, FileExistsError):
             raise RunFolderExistsError(
-                f"a run never overwrites another, but {error.filename} exists. Give another folder with --out."
+                f"a run never overwrites another, but {error.filename} exists. Give another folder."
             ) from error
         raise RunFolderError(f"the run folder {path} cannot be made: {error.strerror}.") from error
     return path

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from naspipe.components import build_components, contract_of
 from naspipe.config.resolve import resolve_file
 from naspipe.config.schema import RunConfig
 from naspipe.environment import describe_environment
-from naspipe.errors import RunFolderError
+from naspipe.errors import NaspipeWarning, RunFolderError
 from naspipe.files import write_json, write_text, writing
+from naspipe.planning import check_layout
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Watch, ignore
 from naspipe.runs.run import Run
+from naspipe.runs.settling import differences
 from naspipe.runs.training import refuse_stale
 from naspipe.training.checkpoint import CheckpointFolder
 
@@ -37,11 +40,14 @@ def reopen(
     Raises:
         RunFolderError: It is no run folder; something that changes results differs, or this machine does, and there
             is no fork; or nothing can go on exactly.
+        InputError: The layout does not fit.
         ConfigError: An override is wrong.
     """
     run = Run.open(path, watch)
     before = run.config
     after, _ = resolve_file(run.folder.config, overrides)
+    if after != before:
+        _check_new_layout(run.folder, before, after)
     if fork is None:
         _refuse_differences(run.folder, before, after)
     if not run.folder.supernet.exists():
@@ -56,12 +62,21 @@ def reopen(
     return Run(run.folder, after, watch)
 
 
+def _check_new_layout(folder: RunFolder, before: RunConfig, after: RunConfig) -> None:
+    """Refuse a layout that does not fit, before anything is written; warn if nothing is left to be laid out."""
+    if not folder.supernet.exists():
+        check_layout(after, build_components(after)).warn()
+    elif after.executor != before.executor:
+        message = f"executor.* has no effect: it lays out supernet training, which {folder.root} has behind it."
+        warnings.warn(message, NaspipeWarning, stacklevel=3)
+
+
 def _refuse_differences(folder: RunFolder, before: RunConfig, after: RunConfig) -> None:
-    old, new = (dict(_flat(config.model_dump(mode="json"))) for config in (before, after))
-    different = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
-    changed = [key for key in different if not key.startswith(FREE)]
-    if changed:
-        texts = [f"{key} was {old.get(key)!r} and would be {new.get(key)!r}" for key in changed]
+    different = differences(before.model_dump(mode="json"), after.model_dump(mode="json"))
+    texts = [
+        f"{key} was {old!r} and would be {new!r}" for key, (old, new) in different.items() if not key.startswith(FREE)
+    ]
+    if texts:
         raise RunFolderError(
             f"a run goes on only with what its results depend on, but {'; '.join(texts)}. Leave that as it is, or let "
             f"a copy of the run go on: --fork NEW_RUN."
@@ -123,13 +138,7 @@ def _fork(source: RunFolder, config: RunConfig, target: Path) -> RunFolder:
             shutil.copytree(trained, folder.training_metrics.parent, ignore=shutil.ignore_patterns(".*"))
     facts = describe_environment(config.seed, config.training.threads)
     write_json(folder.environment, {**facts, "forked from": str(source.root.resolve())})
+    # What it was trained with may differ from what it goes on with.
+    folder.training_settings.unlink(missing_ok=True)
     write_text(folder.config, config.to_yaml())
     return folder
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -14,6 +14,7 @@ from naspipe.pipeline.planfile import write_plan
 from naspipe.planning import PROFILE, prepare_planning
 from naspipe.runs.folder import RunFolder
 from naspipe.runs.progress import Progress, Watch
+from naspipe.runs.settling import settle_training
 from naspipe.runs.stopping import StopRequest
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Splits
@@ -40,10 +41,12 @@ def train_supernet(
         trace: Record what each stage did, when, and the versions it saw; from the first subnet on, or not at all.
 
     Raises:
+        RunFolderError: What it depends on has changed since it began.
         TrainingError: It cannot go on.
         StoppedError: SIGTERM came; a checkpoint has been written.
         RunError: A file cannot be written.
     """
+    settle_training(config, folder)
     if config.executor.costs == PROFILE:
         watch(Progress("train", 0, config.training.subnets, "measuring what blocks take"))
         config = settle_costs(config, splits, folder.costs)

@@ -88,22 +88,34 @@ def find_store() -> Store:
 
 @contextlib.contextmanager
 def watching_lines(path: Path, on_line: Callable[[Any], None]) -> Iterator[None]:
-    """Call a function with each JSON line that a process appends to a file, from a thread of its own."""
+    """Call a function with each JSON line that a process appends to a file, from a thread of its own.
+
+    Lines that are there before are passed over. When a shorter file takes the place of the file, as where training
+    goes on from a checkpoint, the last of its lines is told of, and then what is appended to it.
+    """
     done = threading.Event()
+    identity, place = None, 0
+    if path.exists():
+        identity, place = path.stat().st_ino, path.stat().st_size
 
     def look() -> None:
-        place = 0
+        nonlocal identity, place
         ended = False
         while not ended:
             ended = done.wait(POLL_SECONDS)
             if not path.exists():
                 continue
             with path.open("rb") as file:
+                found = os.fstat(file.fileno()).st_ino
+                is_another = identity not in (None, found)
+                if is_another:
+                    place = 0
+                identity = found
                 file.seek(place)
-                for line in file:
-                    if line.endswith(b"\n"):  # or it is still being written
-                        place += len(line)
-                        on_line(json.loads(line))
+                lines = [line for line in file if line.endswith(b"\n")]  # or it is still being written
+                place += sum(map(len, lines))
+                for line in lines[-1:] if is_another else lines:
+                    on_line(json.loads(line))
 
     thread = threading.Thread(target=look, name="naspipe progress", daemon=True)
     thread.start()
