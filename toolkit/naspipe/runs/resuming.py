@@ -13,6 +13,7 @@ from naspipe.config.schema import RunConfig
 from naspipe.environment import describe_environment
 from naspipe.errors import RunFolderError
 from naspipe.files import write_json, write_text, writing
+from naspipe.planning import check_layout
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Watch, ignore
 from naspipe.runs.run import Run
@@ -44,6 +45,7 @@ def reopen(
         _refuse_differences(run.folder, before, after)
     if not run.folder.supernet.exists():
         _refuse_stale(run.folder, after)
+        check_layout(after, build_components(after))
     if fork is not None:
         return Run(_fork(run.folder, after, Path(fork)), after, watch)
     if after != before:

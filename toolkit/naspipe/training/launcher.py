@@ -17,7 +17,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -75,9 +75,12 @@ def end_with(launcher: int) -> None:
 
 
 def find_store() -> Store:
-    """Return the store by which the processes that this one was started with find each other."""
+    """Return the store by which the processes that this one was started with find each other.
+
+    After a restart that is another one: what was agreed on before no longer holds.
+    """
     store: Store = next(rendezvous("env://"))[0]
-    return store
+    return PrefixStore(f"naspipe/attempt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 @contextlib.contextmanager
