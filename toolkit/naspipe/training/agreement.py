@@ -24,6 +24,7 @@ from naspipe.environment import describe_environment
 from naspipe.errors import TrainingError
 from naspipe.files import digest_tensors, write_text
 from naspipe.tasks.data import EpochOrder, Splits
+from naspipe.usercode import calling
 
 LOOKS = 10
 """Times that a process looks for the file that the one of rank 0 has made: a network's file system may be late."""
@@ -126,7 +127,8 @@ def digest_data(config: RunConfig, splits: Splits) -> str:
     last = config.training.subnets - 1
     digest = hashlib.sha256()
     for index in sorted({0, last // 2, last}):
-        batch = order.batch(index)
+        with calling(f"batch {index} of the training data", TrainingError):
+            batch = order.batch(index)
         for value in pytree.tree_leaves((batch.inputs, batch.targets)):
             # Of other objects than numbers and texts, the representation may differ where they do not.
             plain = isinstance(value, bool | int | float | str | bytes | None)
