@@ -35,7 +35,7 @@ PAUSE_SECONDS = 0.5
 
 @contextlib.contextmanager
 def token_in(folder: Path) -> Iterator[Path]:
-    """Make a file by which other processes find out whether they see a folder, and take it away afterwards."""
+    """Make a file by which other processes find out whether they see a folder; it is gone afterwards, or before."""
     # Of a new name, so that no machine remembers that it was not there; remains of such names are cleared away.
     token = folder / f".shared.{time.time_ns()}"
     write_text(token, "")

@@ -157,6 +157,9 @@ def train_stage(task: StageTask, store: Store) -> list[StageResult]:
             facts = describe_process(config, splits)
         with _missing_others(stage):
             compare_processes(store, stage, stages, facts, timeout)
+            if stage == 0 and task.token:
+                # All have told that they have seen it.
+                Path(task.token).unlink(missing_ok=True)
             # Control goes by gloo; what a training passes on goes by channels of its own.
             distributed.init_process_group("gloo", timeout=timeout, store=store, rank=stage, world_size=stages)
             result = _train(config, components, splits, task, stage, stages, store)
