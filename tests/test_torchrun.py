@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import yaml
 from conftest import TINY, Command
+from torch.distributed import HashStore
 
 import naspipe
 from naspipe import Run
+from naspipe.training import torchrun as torchrun_processes
 
 HERE = Path(__file__).parent
 FAULTY = """
@@ -69,6 +71,10 @@ def test_a_stage_that_fails_ends_all_with_its_message(tmp_path: Path) -> None:
 def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
+    store = HashStore()
+    monkeypatch.setattr(torchrun_processes, "find_store", lambda: store)
+    # Who runs the tests may end before them.
+    monkeypatch.setattr(torchrun_processes, "end_with", lambda launcher: None)
     return monkeypatch
 
 
@@ -77,7 +83,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     [
         ("train", {}, "must start a process for each of the 2 stages, but started 3. Set executor.stages, or"),
         ("train", {"transport": "in-process"}, "started 3 processes, but executor.transport is 'in-process'"),
-        ("verify", {}, "serves `naspipe run` and `naspipe train`, but has started 3 processes of `naspipe verify`"),
+        ("verify", {}, "`naspipe train` and `naspipe resume`, but has started 3 processes of `naspipe verify`"),
     ],
 )
 def test_what_torchrun_cannot_serve_is_refused(
@@ -88,6 +94,17 @@ def test_what_torchrun_cannot_serve_is_refused(
     code, _, errors = command(name, path)
     assert code == 2
     assert message in errors
+
+
+def test_a_run_that_is_resumed_needs_a_process_for_each_stage_too(
+    started: pytest.MonkeyPatch, tmp_path: Path, command: Command
+) -> None:
+    with started.context() as alone:
+        alone.delenv("TORCHELASTIC_RUN_ID")
+        run = Run.create(settings(), tmp_path / "run")
+    code, _, errors = command("resume", run.path)
+    assert code == 2
+    assert "must start a process for each of the 2 stages, but started 3" in errors
 
 
 def test_a_process_that_follows_makes_no_run(started: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -247,24 +247,25 @@ def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any
         sys.stderr.write(warnings.formatwarning(message, category, *rest[:2]))
 
 
-def _leads(command: list[str]) -> bool:
-    """Tell whether this process is the one of torchrun's that runs the command; the others train their stages now.
+def _run_under_torchrun(command: list[str]) -> None:
+    """Run the command in the process of torchrun's that leads; the others train their stages for it.
 
     Raises:
         InputError: The command is not for several processes.
-        TrainingError: The training of this process's stage failed.
+        TrainingError: The training of this process's stage failed, or that of the one that leads.
     """
-    if command not in (["run"], ["train"]):
+    if command not in (["run"], ["train"], ["resume"]):
         raise InputError(
-            f"torchrun serves `naspipe run` and `naspipe train`, but has started {torchrun_processes()} processes of "
-            f"`naspipe {' '.join(command)}`. Start it without torchrun."
+            f"torchrun serves `naspipe run`, `naspipe train` and `naspipe resume`, but has started "
+            f"{torchrun_processes()} processes of `naspipe {' '.join(command)}`. Start it without torchrun."
         )
-    if not is_follower():
-        return True
-    from naspipe.training.torchrun import follow
+    from naspipe.training.torchrun import follow, leading
 
-    follow()
-    return False
+    if is_follower():
+        follow()
+        return
+    with leading():
+        app()
 
 
 def main() -> None:
@@ -275,9 +276,10 @@ def main() -> None:
     warnings.showwarning = _show_warning
     warnings.simplefilter("always", NaspipeWarning)
     try:
-        if torchrun_processes() > 1 and "--help" not in sys.argv and not _leads(sys.argv[1:2]):
-            return
-        app()
+        if torchrun_processes() > 1 and "--help" not in sys.argv:
+            _run_under_torchrun(sys.argv[1:2])
+        else:
+            app()
     except NaspipeError as error:
         cause = error.__cause__
         if error.exit_code == 1 and cause is not None and not isinstance(cause, NaspipeError):

@@ -52,6 +52,7 @@ def reopen(
         _refuse_differences(run.folder, before, after)
     if not run.folder.supernet.exists():
         refuse_stale(after, run.folder)
+        check_layout(after, build_components(after))
     if fork is not None:
         if not run.folder.supernet.exists():
             _refuse_to_go_on(run.folder, after)

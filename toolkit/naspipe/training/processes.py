@@ -6,16 +6,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from naspipe.config.schema import RunConfig
 from naspipe.environment import distributed_backends, torchrun_processes
 from naspipe.errors import InputError
 from naspipe.runs.progress import Progress, Watch
 from naspipe.runs.remains import SCRATCH, remove_mark
+from naspipe.training.devices import backend_of, require_gpus
 from naspipe.training.launcher import launch, require_importable, watching_lines
 from naspipe.training.parts import join_parts
-from naspipe.training.stage import StageResult, StageTask, backend_of, start_stage
+from naspipe.training.stage import StageResult, StageTask, start_stage
 from naspipe.training.torchrun import lead
 
 
@@ -31,7 +30,7 @@ def check_processes(config: RunConfig) -> None:
     if started not in (0, config.executor.stages):
         raise InputError(
             f"torchrun must start a process for each of the {config.executor.stages} stages, but started {started}. "
-            "Set executor.stages, or torchrun's --nproc-per-node."
+            "Set executor.stages, or torchrun's --nnodes and --nproc-per-node."
         )
     require_importable(config, "executor.transport 'distributed'", "set executor.transport to in-process")
 
@@ -44,21 +43,13 @@ def _check_backend(config: RunConfig) -> None:
                 f"executor.transport 'distributed' needs torch's backend {needed}, but this build of torch has "
                 f"{', '.join(distributed_backends()) or 'none'}. Set executor.transport to in-process."
             )
-    if backend != "nccl":
-        return
-    if config.training.device != "cuda":
+    if backend == "nccl" and config.training.device != "cuda":
         raise InputError(
             "executor.backend 'nccl' moves tensors between GPUs, but training.device is 'cpu'. Set "
             "executor.backend=gloo, or training.device=cuda."
         )
-    here = int(os.environ["LOCAL_WORLD_SIZE"]) if torchrun_processes() else stages
-    there = torch.cuda.device_count()
-    if here > there:
-        raise InputError(
-            f"executor.backend 'nccl' needs a GPU for each stage, but here are {here} stages and {there} "
-            f"GPU{'' if there == 1 else 's'}. Set executor.stages to {there} or fewer; or executor.backend=gloo, by "
-            "which stages may share a GPU; or executor.transport=in-process, which trains all stages on one."
-        )
+    # On other machines each process looks for itself before it trains.
+    require_gpus(config, int(os.environ["LOCAL_WORLD_SIZE"]) if torchrun_processes() else stages)
 
 
 def train_in_processes(
@@ -90,8 +81,9 @@ def train_in_processes(
         TrainingError: A stage failed; every process has been ended.
     """
     stages = config.executor.stages
-    places = ["" if path is None else str(path) for path in (checkpoints, stop)]
-    task = StageTask(config.to_yaml(), str(folder), str(metrics), record, *places)
+    # Absolute: other processes may have been started elsewhere.
+    places = ["" if path is None else str(path.absolute()) for path in (checkpoints, stop)]
+    task = StageTask(config.to_yaml(), str(folder.absolute()), str(metrics.absolute()), record, *places)
 
     def on_subnet(line: dict[str, Any]) -> None:
         detail = "loss not finite" if line["loss"] is None else f"loss {line['loss']:.4f}"

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import signal
+import socket
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import distributed
 from torch.distributed.distributed_c10d import Store
 
-from naspipe.components import build_components, contract_of
+from naspipe.checks import load_splits
+from naspipe.components import Components, build_components, contract_of
 from naspipe.config.resolve import resolve
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import read_text
-from naspipe.environment import describe_environment
 from naspipe.errors import NaspipeWarning, TrainingError
 from naspipe.files import JsonLines, keep_lines, save_tensors
 from naspipe.runs.remains import working_in
+from naspipe.tasks.data import Splits
+from naspipe.training.agreement import compare_processes, describe_process, require_token, telling_faults
 from naspipe.training.channels import connect_stages
 from naspipe.training.checkpoint import Checkpoint, CheckpointFolder
 from naspipe.training.determinism import deterministic
+from naspipe.training.devices import backend_of, require_gpus
 from naspipe.training.gatekeeper import Gatekeeper
 from naspipe.training.launcher import end_with, find_store
 from naspipe.training.parts import part_file
@@ -38,6 +42,9 @@ from naspipe.training.transport import Distributed
 if TYPE_CHECKING:
     from naspipe.training.loop import Cut, SubnetRecord
 
+
+STOP = "naspipe/stop"
+"""The key that is set in the store by a process on another machine when the training is to stop."""
 
 PATIENCE_SECONDS = 2.0
 """After SIGTERM, the time that a process waits for the request to stop."""
@@ -56,6 +63,7 @@ class StageTask(NamedTuple):
         record: Record each action, and digest each layer.
         checkpoints: Where checkpoints are, from which training goes on; empty: there are to be none.
         stop: A file that is made when the training is to stop.
+        token: A file that rank 0 has made, which every process must see; empty: there is none.
     """
 
     config: str
@@ -64,6 +72,7 @@ class StageTask(NamedTuple):
     record: bool
     checkpoints: str = ""
     stop: str = ""
+    token: str = ""
 
 
 class StageResult(NamedTuple):
@@ -132,8 +141,12 @@ def train_stage(task: StageTask, store: Store) -> list[StageResult]:
     Raises:
         TrainingError: A block failed, a message did not come, or the processes differ.
     """
-    config = resolve(read_text(task.config, "the run's configuration", Path.cwd()))
     stage, stages = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    with telling_faults(store, stage):
+        if task.token:
+            require_token(Path(task.token))
+        config = resolve(read_text(task.config, "the run's configuration", Path.cwd()))
+        require_gpus(config, int(os.environ["LOCAL_WORLD_SIZE"]))
     timeout = timedelta(seconds=config.executor.timeout)
     if config.training.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -144,28 +157,58 @@ def train_stage(task: StageTask, store: Store) -> list[StageResult]:
     ):
         # What there is to warn of was said before the processes were started.
         warnings.simplefilter("ignore", NaspipeWarning)
-        # Control goes by gloo; what a training passes on goes by channels of its own.
-        distributed.init_process_group("gloo", timeout=timeout, store=store, rank=stage, world_size=stages)
-        _compare_processes(config)
-        result = _train(config, task, stage, stages, store)
-        results: list[StageResult | None] | None = [None] * stages if stage == 0 else None
-        distributed.gather_object(result, results)
-        distributed.barrier()
-        distributed.destroy_process_group()
+        with telling_faults(store, stage):
+            components = build_components(config)
+            splits = load_splits(components.task, config.seed)
+            facts = describe_process(config, splits)
+        with _missing_others(stage):
+            compare_processes(store, stage, stages, facts, timeout)
+            if stage == 0 and task.token:
+                # All have told that they have seen it.
+                Path(task.token).unlink(missing_ok=True)
+            # Control goes by gloo; what a training passes on goes by channels of its own.
+            distributed.init_process_group("gloo", timeout=timeout, store=store, rank=stage, world_size=stages)
+            result = _train(config, components, splits, task, stage, stages, store)
+            results: list[StageResult | None] | None = [None] * stages if stage == 0 else None
+            distributed.gather_object(result, results)
+            distributed.barrier()
+            distributed.destroy_process_group()
     return [found for found in results or [] if found is not None]
 
 
-def _train(config: RunConfig, task: StageTask, stage: int, stages: int, store: Store) -> StageResult:
+@contextlib.contextmanager
+def _missing_others(stage: int) -> Iterator[None]:
+    """Say what it means that torch's communication fails; what fails in a block or a task has been named where it did.
+
+    Raises:
+        TrainingError: It failed.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise TrainingError(
+            f"stage {stage} on {socket.gethostname()} cannot go on without the others, and one has ended or is out "
+            f"of reach: {error}"
+        ) from error
+
+
+def _train(
+    config: RunConfig, components: Components, splits: Splits, task: StageTask, stage: int, stages: int, store: Store
+) -> StageResult:
     folder = CheckpointFolder(Path(task.checkpoints)) if task.checkpoints else None
     checkpoint = _agree_on_checkpoint(folder, stage)
-    components = build_components(config)
-    splits = components.task.load(config.seed)
     reset_peak_memory(config.training.device)
     channels = connect_stages(backend_of(config), stages, config.executor.timeout)
     gatekeeper = None
     if folder is not None:
         contract = contract_of(config, components.executor)
-        gatekeeper = Gatekeeper(config.executor.checkpoint, contract, Path(task.stop).exists, store, stage == 0)
+        gatekeeper = Gatekeeper(
+            config.executor.checkpoint,
+            contract,
+            lambda: Path(task.stop).exists() or store.check([STOP]),
+            store,
+            stage == 0,
+        )
     prepared = prepare_trainer(
         config, components, splits, stage=stage, checkpoint=checkpoint, gatekeeper=gatekeeper,
         connect=lambda signature: Distributed(
@@ -217,35 +260,3 @@ def _agree_on_checkpoint(folder: CheckpointFolder | None, stage: int) -> Checkpo
     if found is not None or said[0] is None:
         return found
     return folder.open(said[0], check=False)
-
-
-def backend_of(config: RunConfig) -> str:
-    """Return the backend that moves what a training passes on."""
-    if config.executor.backend != "auto":
-        return config.executor.backend
-    return "nccl" if config.training.device == "cuda" else "gloo"
-
-
-def _compare_processes(config: RunConfig) -> None:
-    """Make sure that all processes compute alike.
-
-    Raises:
-        TrainingError: One differs in configuration, versions, or kind of processor; it says which and how.
-    """
-    environment = describe_environment(config.seed, config.training.threads)
-    own: dict[str, Any] = {
-        "configuration": hashlib.sha256(config.to_yaml().encode()).hexdigest(),
-        "packages": environment["packages"],
-        "CPU capability": environment["cpu"]["capability"],
-    }
-    if config.training.device == "cuda":
-        own["GPU model"] = torch.cuda.get_device_name()
-    everyone: list[dict[str, Any]] = [{} for _ in range(distributed.get_world_size())]
-    distributed.all_gather_object(everyone, own)
-    for rank, other in enumerate(everyone):
-        for key, value in everyone[0].items():
-            if other[key] != value:
-                raise TrainingError(
-                    f"all processes must be alike, but {key} of stage {rank} is {other[key]!r}, and of stage 0 "
-                    f"{value!r}."
-                )

@@ -6,8 +6,10 @@ run; it asks for what an action needs. Results are named by the unit they belong
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -158,7 +160,8 @@ class Distributed:
         forms = _forms(action.kind, signature)
         buffer = torch.empty(message_bytes(forms), dtype=torch.uint8, device=self._message_device)
         channel = self._channels[action.stage, self._stage]
-        work = distributed.irecv(buffer, src=action.stage, group=channel, tag=planned.message)
+        with self._losing(f"waiting for {action}", action.stage):
+            work = distributed.irecv(buffer, src=action.stage, group=channel, tag=planned.message)
         unit = Unit(action.kind, action.subnet, action.microbatch, target)
         self._expected[unit] = _Expected(buffer, work, action.stage, str(action), signature, stamp)
 
@@ -176,7 +179,8 @@ class Distributed:
         message = pack(values, forms, self._stamps.pop(planned.message), flag, self._message_device)
         target = unit.part // self._segments
         channel = self._channels[self._stage, target]
-        work = distributed.isend(message, dst=target, group=channel, tag=planned.message)
+        with self._losing(f"sending {planned.action}", target):
+            work = distributed.isend(message, dst=target, group=channel, tag=planned.message)
         self._sent.append((work, message, str(planned.action)))
         while len(self._sent) > MAX_SENDS:
             self._finish_oldest()
@@ -223,11 +227,26 @@ class Distributed:
         self._wait(work, f"{text} to be received")
 
     def _wait(self, work: Any, what: str) -> None:
+        begin = time.monotonic()
         try:
             work.wait(self._timeout)
         except RuntimeError as error:
+            seconds = self._timeout.total_seconds()
+            if time.monotonic() - begin >= seconds:
+                waited = f"stage {self._stage} waited {seconds:g} s for {what}"
+            else:
+                waited = f"stage {self._stage} waited for {what}, of which the process has ended or is out of reach"
+            raise TrainingError(f"{waited}: {error}") from error
+
+    @contextlib.contextmanager
+    def _losing(self, what: str, other: int) -> Iterator[None]:
+        """Say of which stage the process has been lost."""
+        try:
+            yield
+        except RuntimeError as error:
             raise TrainingError(
-                f"stage {self._stage} waited {self._timeout.total_seconds():g} s for {what}: {error}"
+                f"stage {self._stage} cannot go on {what}: the process of stage {other} has ended or is out of reach: "
+                f"{error}"
             ) from error
 
     def _target(self, planned: PlannedAction) -> int:
