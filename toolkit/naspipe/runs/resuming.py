@@ -13,6 +13,7 @@ from naspipe.config.schema import RunConfig
 from naspipe.environment import describe_environment
 from naspipe.errors import RunFolderError
 from naspipe.files import write_json, write_text, writing
+from naspipe.planning import check_layout
 from naspipe.runs.folder import RunFolder, create_folder
 from naspipe.runs.progress import Watch, ignore
 from naspipe.runs.run import Run
@@ -38,6 +39,7 @@ def reopen(
         RunFolderError: It is no run folder; something that changes results differs, or this machine does, and there
             is no fork; or nothing can go on exactly.
         ConfigError: An override is wrong.
+        InputError: The layout does not fit.
     """
     run = Run.open(path, watch)
     before = run.config
@@ -50,10 +52,13 @@ def reopen(
         if not run.folder.supernet.exists():
             _refuse_to_go_on(run.folder, after)
         return Run(_fork(run.folder, after, Path(fork)), after, watch)
-    if after != before:
-        with run.folder.locked():
-            write_text(run.folder.config, after.to_yaml())
-    return Run(run.folder, after, watch)
+    if after == before:
+        return run
+    # A layout that does not fit must not stay in the configuration.
+    check_layout(after, build_components(after), run.splits).warn()
+    with run.folder.locked():
+        write_text(run.folder.config, after.to_yaml())
+    return Run(run.folder, after, watch, run.splits)
 
 
 def _refuse_differences(folder: RunFolder, before: RunConfig, after: RunConfig) -> None:

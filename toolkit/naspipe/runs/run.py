@@ -186,8 +186,8 @@ class Run:
                 be gone on with exactly.
             RunError: A phase failed.
         """
-        # No other process may come in between two phases.
-        with self._holding():
+        # No other process may come in between two phases, nor SIGTERM without a word.
+        with self._holding(), stopped_by_sigterm(self.folder.how_to_go_on):
             if not self.folder.supernet.exists():
                 refuse_stale(self.config, self.folder)
                 with self._phase(self.folder.how_to_go_on):
