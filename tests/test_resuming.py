@@ -306,6 +306,24 @@ class TestInOneProcess:
         assert Run.open(path).config.executor.name == "sequential"
         assert result(path) == undisturbed
 
+    def test_a_layout_that_does_not_fit_is_refused_and_forgotten(self, interrupted: Run, command: Command) -> None:
+        before = interrupted.folder.config.read_bytes()
+        code, _, errors = command("resume", interrupted.path, "--set", "executor.stages=99")
+        assert code == 2
+        assert "99 stages" in errors
+        assert interrupted.folder.config.read_bytes() == before
+
+    def test_trials_that_were_ahead_of_others_come_into_their_order(
+        self, tmp_path: Path, undisturbed: dict[str, str]
+    ) -> None:
+        run = broken_off(settings(), tmp_path / "run", 5, "search")
+        first, _, third, *_ = run.folder.trials.read_bytes().splitlines(keepends=True)
+        # As it is when one of two workers is interrupted.
+        run.folder.trials.write_bytes(first + third)
+        run.folder.study.unlink()
+        reopen(run.path).resume()
+        assert result(run.path) == undisturbed
+
     def go_on_until(self, path: Path, overrides: list[str], at: int) -> None:
         def interrupt(progress: Progress) -> None:
             if progress.done == at:

@@ -42,6 +42,7 @@ def reopen(
             is no fork; or nothing can go on exactly.
         InputError: The layout does not fit.
         ConfigError: An override is wrong.
+        InputError: The layout does not fit.
     """
     run = Run.open(path, watch)
     before = run.config
@@ -57,10 +58,13 @@ def reopen(
         if not run.folder.supernet.exists():
             _refuse_to_go_on(run.folder, after)
         return Run(_fork(run.folder, after, Path(fork)), after, watch)
-    if after != before:
-        with run.folder.locked():
-            write_text(run.folder.config, after.to_yaml())
-    return Run(run.folder, after, watch)
+    if after == before:
+        return run
+    # A layout that does not fit must not stay in the configuration.
+    check_layout(after, build_components(after), run.splits).warn()
+    with run.folder.locked():
+        write_text(run.folder.config, after.to_yaml())
+    return Run(run.folder, after, watch, run.splits)
 
 
 def _check_new_layout(folder: RunFolder, before: RunConfig, after: RunConfig) -> None:

@@ -16,13 +16,7 @@ from naspipe.config.resolve import resolve_file
 from naspipe.config.schema import RunConfig
 from naspipe.environment import describe_environment, is_follower
 from naspipe.errors import InputError, RunFolderError
-from naspipe.files import (
-    digest_tensors,
-    load_tensors,
-    reading,
-    write_json,
-    write_text,
-)
+from naspipe.files import digest_tensors, load_tensors, reading, write_json, write_text
 from naspipe.planning import check_layout
 from naspipe.records import RankRecord, RowScores
 from naspipe.runs.folder import RunFolder, create_folder
@@ -182,12 +176,11 @@ class Run:
         with another layout.
 
         Raises:
-            RunFolderError: A file is damaged, another process works here, or the training was broken off and cannot
-                be gone on with exactly.
+            RunFolderError: A file is damaged, another process works here, or the training cannot go on exactly.
             RunError: A phase failed.
         """
-        # No other process may come in between two phases.
-        with self._holding():
+        # No other process may come in between two phases, nor SIGTERM without a word.
+        with self._holding(), stopped_by_sigterm(self.folder.how_to_go_on):
             if not self.folder.supernet.exists():
                 refuse_stale(self.config, self.folder)
                 with self._phase(self.folder.how_to_go_on):
