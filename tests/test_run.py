@@ -77,7 +77,7 @@ def test_the_same_config_gives_the_same_run_in_another_process(finished: Run, tm
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == finished.digest
-    for path in ("train/metrics.jsonl", "train/settings.json", "search/trials.jsonl", "search/settings.json", "best/architecture.json",
+    for path in ("train/metrics.jsonl", "search/trials.jsonl", "search/settings.json", "best/architecture.json",
                  "best/metrics.json", "config.yaml"):  # fmt: skip
         assert (out / path).read_bytes() == (finished.path / path).read_bytes(), path
     for path in ("train/supernet.safetensors", "best/model.safetensors"):
