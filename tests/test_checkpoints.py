@@ -16,11 +16,13 @@ from naspipe.config.schema import CheckpointConfig, RunConfig
 from naspipe.errors import NaspipeWarning, RunError, RunFolderError
 from naspipe.pipeline.contract import CAUSAL, Contract
 from naspipe.pipeline.gate import Passage
+from naspipe.planning import prepare_planning
+from naspipe.supernet.supernet import Supernet
 from naspipe.training import checkpoint as checkpoint_module
 from naspipe.training.checkpoint import CheckpointFolder
 from naspipe.training.determinism import deterministic
 from naspipe.training.gatekeeper import GRANULE, Gatekeeper
-from naspipe.training.loop import Cut, SubnetRecord
+from naspipe.training.loop import Cut, SubnetRecord, SupernetTrainer
 from naspipe.training.setup import layer_digests, prepare_trainer
 
 SUBNETS = 40
@@ -118,6 +120,33 @@ def test_bulks_are_cut_between_each_other_only(tmp_path: Path) -> None:
     assert again == records
     assert CheckpointFolder(tmp_path).indices() == [32, 24, 16, 8]
     assert train(bulky(NEVER), tmp_path, 16) == (expected, records[16:])
+
+
+def test_nothing_is_planned_beyond_a_cut_before_it_has_been_passed() -> None:
+    """Until November 2026 a process could wait at a cut for one that waited for its word about a later subnet."""
+    config = configured({"name": "csp", "stages": 2, "checkpoint": {"every": 7}})
+    components = build_components(config)
+    asked: list[int] = []
+    gatekeeper = Gatekeeper(config.executor.checkpoint, CAUSAL)
+
+    def gate(subnet: int) -> Passage:
+        asked.append(subnet)
+        return gatekeeper(subnet)
+
+    planner, cuts = prepare_planning(config, components).planner(gate=gate)
+    splits = components.task.load(config.seed)
+    trainer = SupernetTrainer(
+        Supernet(components.space, config.seed), components.task, splits.train, components.sampler, planner, cuts,
+        config.training, config.seed, is_cut=gatekeeper.cuts.__contains__,
+    )  # fmt: skip
+    planned = []
+    with deterministic(1, "cpu"):
+        trainer.run(lambda record: None, on_cut=lambda cut: planned.append((cut.subnet, max(asked))))
+    # What is asked at once is what may be in flight beside the first subnet behind the cut.
+    window = components.executor.window(planner.shape)
+    assert [subnet for subnet, _ in planned] == [7, 14, 21, 28, 35]
+    assert all(subnet <= last <= subnet + window for subnet, last in planned)
+    assert window < 7
 
 
 def test_a_training_that_is_asked_to_stop_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:

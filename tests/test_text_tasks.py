@@ -564,7 +564,8 @@ def test_sums_of_measure_module_reach_metrics_with_the_place_of_each_batch(tmp_p
     assert starts == [0]
     starts.clear()
     run.train().search()
-    assert starts == [0, 5, 10] * 4
+    # First the two whole batches without calibration, then all.
+    assert starts == [0, 5, 0, 5, 10] * 4
     assert {trial.metrics["seen"] for trial in run.trials()} == {12}
 
     class Nothing(TinyTask):

@@ -42,38 +42,27 @@ def reopen(
             is no fork; or nothing can go on exactly.
         InputError: The layout does not fit.
         ConfigError: An override is wrong.
-        InputError: The layout does not fit.
     """
     run = Run.open(path, watch)
     before = run.config
     after, _ = resolve_file(run.folder.config, overrides)
-    if after != before:
-        _check_new_layout(run.folder, before, after)
     if fork is None:
         _refuse_differences(run.folder, before, after)
     if not run.folder.supernet.exists():
         refuse_stale(after, run.folder)
-        check_layout(after, build_components(after))
-    if fork is not None:
-        if not run.folder.supernet.exists():
+        # A layout that does not fit must not stay in the configuration.
+        check_layout(after, build_components(after), run.splits).warn()
+        if fork is not None:
             _refuse_to_go_on(run.folder, after)
-        return Run(_fork(run.folder, after, Path(fork)), after, watch)
-    if after == before:
-        return run
-    # A layout that does not fit must not stay in the configuration.
-    check_layout(after, build_components(after), run.splits).warn()
-    with run.folder.locked():
-        write_text(run.folder.config, after.to_yaml())
-    return Run(run.folder, after, watch, run.splits)
-
-
-def _check_new_layout(folder: RunFolder, before: RunConfig, after: RunConfig) -> None:
-    """Refuse a layout that does not fit, before anything is written; warn if nothing is left to be laid out."""
-    if not folder.supernet.exists():
-        check_layout(after, build_components(after)).warn()
     elif after.executor != before.executor:
-        message = f"executor.* has no effect: it lays out supernet training, which {folder.root} has behind it."
-        warnings.warn(message, NaspipeWarning, stacklevel=3)
+        message = f"executor.* has no effect: it lays out supernet training, which {run.path} has behind it."
+        warnings.warn(message, NaspipeWarning, stacklevel=2)
+    if fork is not None:
+        return Run(_fork(run.folder, after, Path(fork)), after, watch)
+    if after != before:
+        with run.folder.locked():
+            write_text(run.folder.config, after.to_yaml())
+    return Run(run.folder, after, watch, run.splits)
 
 
 def _refuse_differences(folder: RunFolder, before: RunConfig, after: RunConfig) -> None:

@@ -2,8 +2,9 @@
 
 Every process plans the run for itself, so all must cut it at the same subnets. The process of stage 0 decides, by its
 clock and by whether it was asked to stop, and tells the others through a store; they wait for its word. That cannot
-become a circle: a process asks when it plans, which it does a fixed number of actions ahead of what it runs, and all
-plan the same actions in one order, so the decider has always planned as far as those that it waits for.
+become a circle: a process asks when it plans, which it does a fixed number of actions ahead of what it runs, but never
+beyond a cut before it has passed that; and all plan the same actions in one order, so the decider has always planned as
+far as those that it waits for.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from naspipe.tasks.task import Task
 from naspipe.training.determinism import autocast
 from naspipe.training.forms import Forms
 from naspipe.training.layers import Layer
-from naspipe.training.part import LayerVersion, Part
-from naspipe.training.recorder import Recorder
+from naspipe.training.part import Part
+from naspipe.training.recorder import NO_RECORDER, NoRecorder, Recorder
 from naspipe.training.schedule import OptimizerFactory, schedule_factor
 from naspipe.training.signature import STAMP_BYTES, Signature, Signatures, signature_of
 from naspipe.training.transport import Gradients, InProcess, Transport, Unit
@@ -37,20 +37,6 @@ from naspipe.training.transport import Gradients, InProcess, Transport, Unit
 LOOKAHEAD = 64
 """Actions that a transport learns of before they run."""
 
-
-class _NoRecorder:
-    """Records nothing."""
-
-    wanted = False
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def end(self, planned: PlannedAction, versions: list[LayerVersion]) -> None:
-        """Do nothing."""
-
-
-_NO_RECORDER = _NoRecorder()
 
 Connect = Callable[[Callable[[PlannedAction], Signature]], Transport]
 
@@ -187,8 +173,8 @@ class SupernetTrainer:
         self._drawn = first
         self._first = first
         self._is_cut = is_cut
-        # The sampler's state at the subnets before which the plan is cut, in order, until they are reached.
-        self._cuts_ahead: deque[Cut] = deque()
+        # The sampler's state where the plan is cut, until everything before has been done.
+        self._noted: Cut | None = None
         self._subnets: dict[int, _Subnet] = {}
 
     def own_layers(self) -> Iterator[Layer]:
@@ -220,33 +206,46 @@ class SupernetTrainer:
         # Subnets may end out of order; whoever listens gets them in order.
         ended: dict[int, SubnetRecord] = {}
         reported = self._first
-        for planned in self._announced():
+        for planned in self._announced(on_cut):
             action = planned.action
             if self._part_of(action) not in self._parts:
                 continue
-            while self._cuts_ahead and action.subnet >= self._cuts_ahead[0].subnet:
-                on_cut(self._cuts_ahead.popleft())
             with self._naming(action):
-                self._perform(planned, ended, recorder or _NO_RECORDER)
+                self._perform(planned, ended, recorder or NO_RECORDER)
             while reported in ended:
                 on_subnet(ended.pop(reported))
                 reported += 1
         self._transport.finish()
         if self._is_cut(self._drawn):
             self._note_cut()
-        while self._cuts_ahead:
-            on_cut(self._cuts_ahead.popleft())
+            self._cut(on_cut)
         return self._drawn
 
     def _note_cut(self) -> None:
         """Keep what a checkpoint needs to know of the sampler."""
-        self._cuts_ahead.append(Cut(self._drawn, copy.deepcopy(self._sampler.state())))
+        assert self._noted is None, "between two cuts there is an action"
+        self._noted = Cut(self._drawn, copy.deepcopy(self._sampler.state()))
 
-    def _announced(self) -> Iterator[PlannedAction]:
-        """Yield the plan's actions, each some time after the transport has learnt of it."""
+    def _cut(self, on_cut: Callable[[Cut], None]) -> None:
+        """Say that everything before the cut that was noted has been done here."""
+        assert self._noted is not None
+        cut, self._noted = self._noted, None
+        on_cut(cut)
+
+    def _announced(self, on_cut: Callable[[Cut], None]) -> Iterator[PlannedAction]:
+        """Yield the plan's actions, each some time after the transport has learnt of it.
+
+        Processes wait for each other at a cut, so nothing is planned beyond it until it has been passed: what one
+        planned further, another would have to decide, which waits at the cut.
+        """
         waiting: deque[PlannedAction] = deque()
         for planned in self._planner.run():
             self._draw_up_to(planned.action.subnet)
+            if self._noted is not None:
+                # The first action behind the cut.
+                while waiting:
+                    yield waiting.popleft()
+                self._cut(on_cut)
             self._plan.update(repr(planned).encode())
             with self._naming(planned.action):
                 self._transport.announce(planned, self._plan.digest())
@@ -298,9 +297,7 @@ class SupernetTrainer:
             self._subnets[self._drawn] = _Subnet(architecture, uses, unfinished=len(self._parts))
             self._drawn += 1
 
-    def _perform(
-        self, planned: PlannedAction, ended: dict[int, SubnetRecord], recorder: Recorder | _NoRecorder
-    ) -> None:
+    def _perform(self, planned: PlannedAction, ended: dict[int, SubnetRecord], recorder: Recorder | NoRecorder) -> None:
         action = planned.action
         part = self._parts[self._part_of(action)]
         if action.kind is Kind.UPDATE:

@@ -45,6 +45,21 @@ class Recorder:
         return time.monotonic_ns()
 
 
+class NoRecorder:
+    """Records nothing."""
+
+    wanted = False
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def end(self, planned: PlannedAction, versions: Sequence[LayerVersion]) -> None:
+        """Do nothing."""
+
+
+NO_RECORDER = NoRecorder()
+
+
 def trace_of(plan: Plan, rows: Sequence[Row]) -> Plan:
     """Return a plan with measured times, in microseconds from the first start on, and the versions seen.
 
