@@ -104,7 +104,7 @@ def test_processes_give_the_bits_of_one_stage(
     one = {**config, "executor": {"name": "sequential"}}
     assert digests(config, tmp_path / "many") == digests(one, tmp_path / "one")
     assert sorted(path.name for path in (tmp_path / "many" / "train").iterdir()) == [
-        "metrics.jsonl", "supernet.safetensors",
+        "metrics.jsonl", "settings.json", "supernet.safetensors",
     ]  # fmt: skip
 
 
