@@ -123,7 +123,7 @@ def test_bulks_are_cut_between_each_other_only(tmp_path: Path) -> None:
 
 
 def test_nothing_is_planned_beyond_a_cut_before_it_has_been_passed() -> None:
-    """Until November 2026 a process could wait at a cut for one that waited for its word about a later subnet."""
+    """Else a process can wait at a cut for one that waits for its word about a later subnet."""
     config = configured({"name": "csp", "stages": 2, "checkpoint": {"every": 7}})
     components = build_components(config)
     asked: list[int] = []

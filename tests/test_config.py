@@ -259,7 +259,7 @@ def test_options_of_another_executor_are_dropped_and_it_says_so(
 
 
 def test_options_that_are_given_with_another_executor_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until November 2026 they were dropped as if they had been those of the executor before."""
+    """They must not be taken for those of the executor before, which are dropped."""
     text = GOOD + "executor: {name: csp, options: {priority: chain}}\n"
     sections = ["executor={name: gpipe, options: {bulk: 4}}", "training.delay=null"]
     assert naspipe.load_config(write(tmp_path, text), sections).executor.options == {"bulk": 4}
