@@ -28,6 +28,7 @@ from naspipe import registry
 from naspipe.config.schema import RunConfig
 from naspipe.errors import TrainingError
 from naspipe.search.conditions import parse_condition
+from naspipe.training.transport import LOST
 
 POLL_SECONDS = 0.5
 """Between two looks: at how far the processes are, and at whether the launcher is still there."""
@@ -237,7 +238,9 @@ def _scratch(folder: Path) -> Iterator[None]:
 
 def _explain(error: ChildFailedError, role: str) -> str:
     """Return which process failed first, how, and what it said."""
-    rank, failure = error.get_first_failure()
+    # torch's times are whole seconds, and of a killed process when it was missed: whoever lost another came later.
+    failures = error.failures.items()
+    rank, failure = min(failures, key=lambda item: (LOST in str(item[1].message), item[1].timestamp, item[0]))
     how = f"was ended by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with code {failure.exitcode}"
     message = failure.message
     extra = ""

@@ -37,7 +37,7 @@ from naspipe.training.launcher import end_with, find_store
 from naspipe.training.parts import part_file
 from naspipe.training.recorder import Recorder, Row
 from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer, reset_peak_memory
-from naspipe.training.transport import Distributed
+from naspipe.training.transport import LOST, Distributed
 
 if TYPE_CHECKING:
     from naspipe.training.loop import Cut, SubnetRecord
@@ -187,8 +187,7 @@ def _missing_others(stage: int) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise TrainingError(
-            f"stage {stage} on {socket.gethostname()} cannot go on without the others, and one has ended or is out "
-            f"of reach: {error}"
+            f"stage {stage} on {socket.gethostname()} cannot go on without the others, and one {LOST}: {error}"
         ) from error
 
 

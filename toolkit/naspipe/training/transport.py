@@ -235,7 +235,7 @@ class Distributed:
             if time.monotonic() - begin >= seconds:
                 waited = f"stage {self._stage} waited {seconds:g} s for {what}"
             else:
-                waited = f"stage {self._stage} waited for {what}, of which the process has ended or is out of reach"
+                waited = f"stage {self._stage} waited for {what}, of which the process {LOST}"
             raise TrainingError(f"{waited}: {error}") from error
 
     @contextlib.contextmanager
@@ -245,8 +245,7 @@ class Distributed:
             yield
         except RuntimeError as error:
             raise TrainingError(
-                f"stage {self._stage} cannot go on {what}: the process of stage {other} has ended or is out of reach: "
-                f"{error}"
+                f"stage {self._stage} cannot go on {what}: the process of stage {other} {LOST}: {error}"
             ) from error
 
     def _target(self, planned: PlannedAction) -> int:
@@ -255,6 +254,9 @@ class Distributed:
         part = action.stage * self._segments + action.segment
         return part + 1 if action.kind is Kind.FORWARD else part - 1
 
+
+LOST = "has ended or is out of reach"
+"""What a process says of another without which it cannot go on; so the other's failure is the first."""
 
 MAX_SENDS = 16
 """Sends that may be unfinished before the oldest is waited for."""
