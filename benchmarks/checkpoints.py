@@ -31,8 +31,8 @@ from naspipe.planning import prepare_planning
 from naspipe.runs.progress import ignore
 from naspipe.training.checkpoint import CheckpointFolder
 from naspipe.training.determinism import deterministic
+from naspipe.training.events import Cut
 from naspipe.training.gatekeeper import Gatekeeper
-from naspipe.training.loop import Cut
 from naspipe.training.processes import train_in_processes
 from naspipe.training.recorder import Recorder
 from naspipe.training.setup import prepare_trainer

@@ -21,8 +21,9 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.training import checkpoint as checkpoint_module
 from naspipe.training.checkpoint import CheckpointFolder
 from naspipe.training.determinism import deterministic
+from naspipe.training.events import Cut, SubnetRecord
 from naspipe.training.gatekeeper import GRANULE, Gatekeeper
-from naspipe.training.loop import Cut, SubnetRecord, SupernetTrainer
+from naspipe.training.loop import SupernetTrainer
 from naspipe.training.setup import layer_digests, prepare_trainer
 
 SUBNETS = 40

@@ -74,8 +74,8 @@ def test_kendall_is_tau_b_by_its_definition_and_only_ranks_count(pairs: list[tup
 @given(PAIRS)
 def test_intervals_are_ordered_within_bounds_and_the_same_again(pairs: list[tuple[int, int]]) -> None:
     arguments = ([float(a) for a, _ in pairs], "maximize", [float(b) for _, b in pairs], "minimize")
-    both = measure_agreement(*arguments)  # type: ignore[arg-type]
-    assert measure_agreement(*arguments) == both  # type: ignore[arg-type]
+    both = measure_agreement(*arguments)  # type: ignore[arg-type]  # a tuple of what it takes
+    assert measure_agreement(*arguments) == both  # type: ignore[arg-type]  # a tuple of what it takes
     for found in both:
         if found.value is None:
             assert (found.low, found.high) == (None, None)

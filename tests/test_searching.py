@@ -293,7 +293,9 @@ class TestWorkers:
         with pytest.raises(
             InputError, match=r"search.workers = 2 starts processes, but task 'here-.* set search.workers"
         ):
-            Run.open(tmp_path / "run").search(workers=2)
+            Run.open(tmp_path / "run").search(extend=5, workers=2)
+        # Nothing was extended.
+        assert Run.open(tmp_path / "run").config.search.budget.trials == TINY["search"]["budget"]["trials"]
 
     def test_more_workers_than_a_generation_has_are_warned_of(self, tmp_path: Path) -> None:
         with pytest.warns(NaspipeWarning, match="search.workers = 5 are more than strategy 'evolution' proposes .* 4"):

@@ -27,7 +27,8 @@ from naspipe.supernet.supernet import ALWAYS_ACTIVE
 from naspipe.tasks.data import EpochOrder, split_batch
 from naspipe.training.boundary import backward_block, enter_block, leave_block
 from naspipe.training.determinism import deterministic
-from naspipe.training.loop import SubnetRecord, SupernetTrainer
+from naspipe.training.events import SubnetRecord
+from naspipe.training.loop import SupernetTrainer
 
 
 def train(

@@ -71,8 +71,9 @@ def _reason(error: Exception) -> str:
     return str(error).removesuffix(".")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file by renaming a finished one into place.
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the path of a file to write, which is renamed into place once it is finished, and removed if it is not.
 
     Raises:
         RunError: It cannot be written.
@@ -81,10 +82,20 @@ def write_bytes(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            temporary.write_bytes(data)
+            yield temporary
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file by renaming a finished one into place.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -102,14 +113,8 @@ def copy_file(source: Path, target: Path) -> None:
     Raises:
         RunError: It cannot be written.
     """
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            shutil.copyfile(source, temporary)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with replacing(target) as temporary:
+        shutil.copyfile(source, temporary)
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -156,18 +161,13 @@ def keep_lines(path: Path, count: int) -> None:
         return
     if not path.exists():
         raise RunFolderError(_too_short(path, count, 0))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing(path):
-        try:
-            with path.open("rb") as old, temporary.open("wb") as new:
-                kept = [new.write(line) for line in itertools.islice(old, count)]
-                new.flush()
-                os.fsync(new.fileno())
-            if len(kept) < count:
-                raise RunFolderError(_too_short(path, count, len(kept)))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        with path.open("rb") as old, temporary.open("wb") as new:
+            kept = [new.write(line) for line in itertools.islice(old, count)]
+            new.flush()
+            os.fsync(new.fileno())
+        if len(kept) < count:
+            raise RunFolderError(_too_short(path, count, len(kept)))
 
 
 def sort_lines(path: Path, key: str) -> None:
@@ -292,16 +292,11 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     from safetensors.torch import save_file
 
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with replacing(path) as temporary:
         try:
             save_file(contiguous, temporary, metadata=dict(metadata))
-            temporary.replace(path)
         except SafetensorError as error:
             raise OSError(str(error)) from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -22,8 +22,8 @@ from naspipe.simulation import parse_executor, split_executor
 from naspipe.tasks.data import Splits
 from naspipe.training.checkpoint import CheckpointFolder
 from naspipe.training.determinism import deterministic
+from naspipe.training.events import Cut, SubnetRecord
 from naspipe.training.gatekeeper import Gatekeeper
-from naspipe.training.loop import Cut, SubnetRecord
 from naspipe.training.profiling import settled_costs
 from naspipe.training.recorder import Recorder, Row, trace_of
 from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer, reset_peak_memory

@@ -67,7 +67,7 @@ def decision_importances(
             importances = get_param_importances(
                 study,
                 evaluator=MeanDecreaseImpurityImportanceEvaluator(seed=0),
-                target=lambda trial, place=place: trial.values[place],  # type: ignore[misc]
+                target=lambda trial, place=place: trial.values[place],  # type: ignore[misc]  # bound now
             )
         found[objective.name] = {name: float(value) for name, value in importances.items()}
     return found

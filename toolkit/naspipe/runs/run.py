@@ -24,7 +24,7 @@ from naspipe.runs.progress import Watch, ignore
 from naspipe.runs.remains import clear_remains
 from naspipe.runs.retraining import retrain_best
 from naspipe.runs.rows import Row, plan_rows, row_folder
-from naspipe.runs.searching import check_workers, extend_budget, search_supernet, settle_search, with_workers
+from naspipe.runs.searching import extend_budget, search_supernet, settle_search, with_workers
 from naspipe.runs.stopping import stopped_by_sigterm
 from naspipe.runs.training import finish_training, how_to_go_on, refuse_stale, train_supernet
 from naspipe.runs.weights import load_weights
@@ -219,13 +219,13 @@ class Run:
             if extend is None:
                 more = f"Or add trials to it: naspipe search {self.folder.quoted} --extend N."
                 self.folder.refuse(self.folder.best_architecture, "a finished search", more)
+            config = with_workers(self.config, workers)
             components = build_components(self.config)
             settle_search(self.config, components, self.folder)
             known = self.trials()
             if extend is not None:
                 self.config = extend_budget(self.config, self.folder, len(known), extend)
-            config = with_workers(self.config, workers)
-            check_workers(config)
+                config = with_workers(self.config, workers)
             search_supernet(config, components, self.folder, self.supernet(), self.splits, known, self._watch)
         return self
 
@@ -335,8 +335,7 @@ class Run:
 
     def trials(self) -> list[Trial]:
         """Return the trials so far, in order."""
-        found = self.folder.evaluated(self.components.space, self.components.objectives)
-        return sorted(found, key=lambda trial: trial.index)
+        return sorted(self.folder.evaluated(self.components.space, self.components.objectives), key=lambda t: t.index)
 
     def supernet(self) -> Supernet:
         """Return the trained supernet, on the run's device.

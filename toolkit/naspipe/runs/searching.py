@@ -250,25 +250,16 @@ def extend_budget(config: RunConfig, folder: RunFolder, done: int, more: int) ->
 
 
 def with_workers(config: RunConfig, workers: int | None) -> RunConfig:
-    """Return a configuration with another number of workers.
+    """Return a configuration with another number of workers, if one is given.
 
     Raises:
-        InputError: The number is less than one.
+        InputError: The number is less than one; or there are several, and a plug-in is known to this process only.
     """
-    if workers is None:
-        return config
-    if workers < 1:
-        raise InputError(f"the number of workers must be at least 1, but is {workers}.")
-    return config.model_copy(update={"search": config.search.model_copy(update={"workers": workers})})
-
-
-def check_workers(config: RunConfig) -> None:
-    """Refuse plug-ins that other processes cannot find.
-
-    Raises:
-        InputError: There are several workers, and a plug-in is known to this process only.
-    """
-    if config.search.workers == 1:
-        return
-    for kind, section in ((registry.spaces, config.space), (registry.tasks, config.task)):
-        kind.require_elsewhere(section.name, f"search.workers = {config.search.workers}", "set search.workers to 1")
+    if workers is not None:
+        if workers < 1:
+            raise InputError(f"the number of workers must be at least 1, but is {workers}.")
+        config = config.model_copy(update={"search": config.search.model_copy(update={"workers": workers})})
+    if config.search.workers > 1:
+        for kind, section in ((registry.spaces, config.space), (registry.tasks, config.task)):
+            kind.require_elsewhere(section.name, f"search.workers = {config.search.workers}", "set search.workers to 1")
+    return config

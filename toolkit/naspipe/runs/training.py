@@ -19,8 +19,8 @@ from naspipe.runs.stopping import StopRequest
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Splits
 from naspipe.training.checkpoint import CheckpointFolder
+from naspipe.training.events import Cut, SubnetRecord
 from naspipe.training.gatekeeper import Gatekeeper
-from naspipe.training.loop import Cut, SubnetRecord
 from naspipe.training.parts import remove_parts
 from naspipe.training.profiling import settle_costs
 from naspipe.training.recorder import Recorder, Row, trace_of

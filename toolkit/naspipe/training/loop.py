@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -26,6 +26,7 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_parts, split_batch
 from naspipe.tasks.task import Task
 from naspipe.training.determinism import autocast
+from naspipe.training.events import Cut, SubnetRecord
 from naspipe.training.forms import Forms
 from naspipe.training.layers import Layer
 from naspipe.training.part import Part
@@ -39,35 +40,6 @@ LOOKAHEAD = 64
 
 
 Connect = Callable[[Callable[[PlannedAction], Signature]], Transport]
-
-
-@dataclass(frozen=True)
-class SubnetRecord:
-    """What is known of a subnet once it has been trained.
-
-    Attributes:
-        index: Its place in the sequence.
-        architecture: What it is.
-        loss: Mean loss over its batch, before its update; None if it was not finite: then it updated nothing.
-        lr: Learning rate of its update.
-    """
-
-    index: int
-    architecture: Architecture
-    loss: float | None
-    lr: float
-
-
-class Cut(NamedTuple):
-    """A place at which a plan is cut in two.
-
-    Attributes:
-        subnet: The first subnet behind it.
-        sampler: The sampler's state before it draws that.
-    """
-
-    subnet: int
-    sampler: dict[str, Any]
 
 
 @dataclass

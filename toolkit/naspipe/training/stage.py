@@ -40,7 +40,7 @@ from naspipe.training.setup import layer_digests, peak_memory, prepare_trainer, 
 from naspipe.training.transport import LOST, Distributed
 
 if TYPE_CHECKING:
-    from naspipe.training.loop import Cut, SubnetRecord
+    from naspipe.training.events import Cut, SubnetRecord
 
 
 STOP = "naspipe/stop"
