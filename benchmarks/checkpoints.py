@@ -21,21 +21,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from naspipe.training.setup import prepare_trainer
 from torch import nn
 
 from naspipe import ChoiceBlock, Decision, SearchSpace
-from naspipe.components import as_config, build_components, contract_of
 from naspipe.config.schema import RunConfig
-from naspipe.pipeline.gate import drained_at
-from naspipe.planning import prepare_planning
-from naspipe.runs.progress import ignore
+from naspipe.pipeline.drain import drained_at
+from naspipe.supernet.determinism import deterministic
 from naspipe.training.checkpoint import CheckpointFolder
-from naspipe.training.determinism import deterministic
+from naspipe.training.components import as_config, build_components, contract_of
+from naspipe.training.distributed.processes import train_in_processes
+from naspipe.training.drain_schedule import Gatekeeper
 from naspipe.training.events import Cut
-from naspipe.training.gatekeeper import Gatekeeper
-from naspipe.training.processes import train_in_processes
+from naspipe.training.planning import prepare_planning
+from naspipe.training.progress import ignore
 from naspipe.training.recorder import Recorder
-from naspipe.training.setup import prepare_trainer
 
 HERE = Path(__file__).resolve()
 REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 5

@@ -20,7 +20,7 @@ from torch import nn
 import naspipe
 from naspipe.supernet import build_subnet
 from naspipe.supernet.normalization import calibrate_statistics
-from naspipe.verification import verify
+from naspipe.verification.equality import verify
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 NAMES = ("digits", "nasbench201", "resnet", "nni", "vit", "transformer_lm", "transformer_seq2seq")

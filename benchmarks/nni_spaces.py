@@ -58,8 +58,8 @@ def config_of(name: str) -> dict[str, Any]:
 
 def measure(name: str) -> None:
     """Train a space with one and with two stages, and print a row."""
-    from naspipe.components import as_config, build_components
-    from naspipe.verification import verify
+    from naspipe.training.components import as_config, build_components
+    from naspipe.verification.equality import verify
 
     config = as_config(config_of(name))
     space = build_components(config).space

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from naspipe.executors.csp import CSP
 from naspipe.pipeline.abstract import AbstractSpace
 from naspipe.pipeline.scenario import Layout, Scenario
-from naspipe.search.sampler import Sampler
+from naspipe.space.sampler import Sampler
 from naspipe_strategies.spaced import SpacedSampler
 from naspipe_strategies.uniform import UniformSampler
 

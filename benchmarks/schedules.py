@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from naspipe.pipeline.abstract import PRESETS
-from naspipe.simulation import Simulation
+from naspipe.pipeline.simulation import Simulation
 
 SPACES = list(PRESETS)
 SEEDS = 2 if "--quick" in sys.argv else 10

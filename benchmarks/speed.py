@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from naspipe.training.setup import prepare_trainer
 from torch import distributed
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn import functional as F
 
 from naspipe import Supernet
-from naspipe.components import as_config, build_components
 from naspipe.config.schema import RunConfig
-from naspipe.planning import prepare_planning
-from naspipe.runs.progress import ignore
+from naspipe.supernet.determinism import deterministic
 from naspipe.tasks.data import EpochOrder, move_batch
-from naspipe.training.determinism import deterministic
-from naspipe.training.processes import train_in_processes
-from naspipe.training.setup import prepare_trainer
+from naspipe.training.components import as_config, build_components
+from naspipe.training.distributed.processes import train_in_processes
+from naspipe.training.planning import prepare_planning
+from naspipe.training.progress import ignore
 
 HERE = Path(__file__).resolve().parent
 REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 5

@@ -24,16 +24,16 @@ from plotly.subplots import make_subplots
 from ranking import TOP, Bootstrap, correlations, found
 
 import naspipe
-from naspipe.checks import load_splits
-from naspipe.components import Components, as_config, build_components
 from naspipe.errors import InputError
 from naspipe.files import JsonLines, read_lines, reading, write_csv, write_json, write_text
 from naspipe.keys import keyed_random
 from naspipe.search.evaluation import Evaluator, measure_split
-from naspipe.search.retraining import retrain
 from naspipe.space import Architecture
 from naspipe.supernet import build_subnet
-from naspipe.training.determinism import deterministic
+from naspipe.supernet.determinism import deterministic
+from naspipe.tasks.loading import load_splits
+from naspipe.training.components import Components, as_config, build_components
+from naspipe.training.standalone import retrain
 from naspipe_spaces.nasbench201 import EDGES, NASBench201
 from naspipe_spaces.nasbench201_table import true_accuracy
 

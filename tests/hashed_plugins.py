@@ -7,9 +7,9 @@ from typing import Any
 
 from naspipe.executors.csp import CSP
 from naspipe.keys import keyed_random
-from naspipe.search.sampler import Sampler
 from naspipe.search.strategy import Strategy
 from naspipe.space import Architecture, SearchSpace
+from naspipe.space.sampler import Sampler
 
 
 class HashedSampler(Sampler):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from conftest import TINY, TinySpace
+from naspipe.training.setup import layer_digests
 from test_training import train
 from torch import Tensor, nn
 
@@ -18,7 +19,6 @@ from naspipe.pipeline.action import Action, Kind, PlannedAction
 from naspipe.pipeline.contract import CAUSAL, Contract
 from naspipe.pipeline.planner import Planner
 from naspipe.training.events import SubnetRecord
-from naspipe.training.setup import layer_digests
 
 Outcome = tuple[dict[str, str], list[SubnetRecord]]
 

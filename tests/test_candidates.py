@@ -13,9 +13,9 @@ from conftest import TINY, TinySpace, TinyTask
 from torch import Tensor, nn
 
 from naspipe import Architecture, Block, ChoiceBlock, Decision, Run, SearchSpace, Supernet
-from naspipe.candidates import MAX_TRAINED, check_candidates
 from naspipe.errors import SpaceError
 from naspipe.files import digest_tensors
+from naspipe.preflight.option_check import MAX_TRAINED, check_candidates
 from naspipe.space.covering import covering_architectures
 
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 from conftest import TINY
+from naspipe.training.setup import layer_digests, prepare_trainer
 
-from naspipe.components import as_config, build_components
 from naspipe.config.schema import CheckpointConfig, RunConfig
 from naspipe.errors import NaspipeWarning, RunError, RunFolderError
 from naspipe.pipeline.contract import CAUSAL, Contract
-from naspipe.pipeline.gate import Passage
-from naspipe.planning import prepare_planning
+from naspipe.pipeline.drain import Passage
+from naspipe.supernet.determinism import deterministic
 from naspipe.supernet.supernet import Supernet
 from naspipe.training import checkpoint as checkpoint_module
 from naspipe.training.checkpoint import CheckpointFolder
-from naspipe.training.determinism import deterministic
+from naspipe.training.components import as_config, build_components
+from naspipe.training.drain_schedule import GRANULE, Gatekeeper
 from naspipe.training.events import Cut, SubnetRecord
-from naspipe.training.gatekeeper import GRANULE, Gatekeeper
-from naspipe.training.loop import SupernetTrainer
-from naspipe.training.setup import layer_digests, prepare_trainer
+from naspipe.training.planning import prepare_planning
+from naspipe.training.trainer import SupernetTrainer
 
 SUBNETS = 40
 

@@ -13,12 +13,12 @@ from torch import nn
 
 import naspipe
 from naspipe import NaspipeWarning, Run, Splits, TensorDataset
-from naspipe.checks import check_task
-from naspipe.components import as_config, build_components
 from naspipe.errors import InputError, SpaceError, TaskError
 from naspipe.files import digest_tensors
+from naspipe.preflight.task_check import check_task
 from naspipe.registry import spaces, tasks
 from naspipe.supernet.supernet import Supernet
+from naspipe.training.components import as_config, build_components
 
 
 def fail(*arguments: Any, **more: Any) -> Any:

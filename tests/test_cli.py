@@ -155,9 +155,9 @@ def test_an_interrupt_says_how_to_go_on(
         raise KeyboardInterrupt
 
     target = {
-        "train": "naspipe.training.loop.SupernetTrainer.run",
-        "search": "naspipe.runs.searching.run_search",
-        "retrain": "naspipe.runs.retraining.retrain",
+        "train": "naspipe.training.trainer.SupernetTrainer.run",
+        "search": "naspipe.runs.search_phase.run_search",
+        "retrain": "naspipe.runs.retrain_phase.retrain",
     }[phase]
     monkeypatch.setattr(target, interrupt)
     out = tmp_path / "my out"
@@ -261,7 +261,7 @@ def test_progress_bars_are_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) 
     from rich.console import Console
 
     from naspipe.cli import output
-    from naspipe.runs.progress import Progress
+    from naspipe.training.progress import Progress
 
     screen = StringIO()
     monkeypatch.setattr(output, "Console", lambda: Console(file=screen, force_terminal=True, width=100))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import naspipe
-from naspipe.components import as_config
 from naspipe.config.source import dump_yaml, read_text
 from naspipe.errors import ConfigError, NaspipeWarning
 from naspipe.registry import tasks
+from naspipe.training.components import as_config
 
 GOOD = """\
 space: {name: conftest:TinySpace}

@@ -18,7 +18,7 @@ import naspipe
 from naspipe import NaspipeWarning, Run, RunError
 from naspipe.errors import RunFolderError
 from naspipe.files import JsonLines, read_lines, save_tensors, write_text
-from naspipe.runs.rows import row_folder
+from naspipe.results.retraining_rows import row_folder
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_two_processes_do_not_work_in_one_folder(copy: Run) -> None:
     for name in ("best_metrics", "best_architecture", "supernet"):
         getattr(copy.folder, name).unlink()
     code = (
-        "import sys, naspipe; from pathlib import Path; from naspipe.runs.folder import RunFolder\n"
+        "import sys, naspipe; from pathlib import Path; from naspipe.results.folder import RunFolder\n"
         f"with RunFolder(Path({str(copy.path)!r})).locked():\n    print('locked', flush=True); input()"
     )
     with subprocess.Popen(

@@ -10,8 +10,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from naspipe import SearchSpace, keyed_random
-from naspipe.planning import build_on_meta
-from naspipe.supernet.flops import count_flops, to_meta
+from naspipe.supernet.flops import count_flops
+from naspipe.supernet.meta import build_on_meta, to_meta
 from naspipe_spaces.nasbench201 import NASBench201
 from naspipe_spaces.nni_bridge.space import NNISpace
 from naspipe_spaces.resnet import ResNet

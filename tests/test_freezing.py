@@ -10,9 +10,9 @@ import torch
 from conftest import TINY, TinySpace
 
 from naspipe import Run, Supernet
-from naspipe.components import as_config, build_components
-from naspipe.planning import prepare_planning
-from naspipe.verification import verify
+from naspipe.training.components import as_config, build_components
+from naspipe.training.planning import prepare_planning
+from naspipe.verification.equality import verify
 
 
 def settings(**training: Any) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from PIL import Image
 from torch import Tensor
 
 import naspipe
-from naspipe.components import as_config
 from naspipe.errors import NaspipeWarning, TaskError
 from naspipe.files import digest_tensors
 from naspipe.tasks import fashion_mnist, image_cache, image_files
@@ -27,7 +26,8 @@ from naspipe.tasks.fashion_mnist import FILES, FOLDER, PACKAGE, FashionMNIST
 from naspipe.tasks.image_folder import ImageFolder
 from naspipe.tasks.images import Augmentation, Images, Normalisation, split_images
 from naspipe.tasks.torchvision_data import TorchvisionData
-from naspipe.verification import verify
+from naspipe.training.components import as_config
+from naspipe.verification.equality import verify
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from naspipe.supernet.supernet import LayerParameters
-from naspipe.training.layers import Layer, Reading
+from naspipe.training.layers import Layer, Snapshot
 
 
 def make(strict: bool, delay: int, name: str = "SGD") -> tuple[Layer, nn.Parameter]:
@@ -25,7 +25,7 @@ def make(strict: bool, delay: int, name: str = "SGD") -> tuple[Layer, nn.Paramet
     ), parameter
 
 
-def backward(reading: Reading, subnet: int) -> None:
+def backward(reading: Snapshot, subnet: int) -> None:
     """Leave a gradient that depends on the subnet and on what it read."""
     tensor = reading.tensors["w"]
     (tensor * tensor * (subnet + 1)).sum().backward()
@@ -58,7 +58,7 @@ def test_always_active_layers_fold_in_order_whatever_order_subnets_run_in(
     delay: int, subnets: int, name: str, choose: object
 ) -> None:
     layer, parameter = make(False, delay, name)
-    readings: dict[int, Reading] = {}
+    readings: dict[int, Snapshot] = {}
     updated: set[int] = set()
     started: set[int] = set()
     while len(updated) < subnets:

@@ -21,15 +21,15 @@ import pytest
 import torch
 import yaml
 from conftest import TINY, TinyTask
+from naspipe.training.distributed.devices import require_gpus
 from torch.distributed import DistNetworkError, HashStore, Store, TCPStore
 
 from naspipe import Run
-from naspipe.components import as_config
 from naspipe.errors import InputError, StoppedError, TrainingError
 from naspipe.runs.resuming import reopen
 from naspipe.tasks.data import Batch, Dataset, TensorDataset
 from naspipe.training import agreement, torchrun
-from naspipe.training.devices import require_gpus
+from naspipe.training.components import as_config
 
 HERE = Path(__file__).parent
 MARK = "NASPIPE_TEST_MACHINES"

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 import naspipe
 from naspipe import Architecture, ClassificationTask, NaspipeWarning, SearchSpace, Splits, Supernet, split_tensors
-from naspipe.components import as_config
 from naspipe.errors import ArchitectureError, ConfigError, InputError, PluginError, SpaceError
 from naspipe.keys import derive_key
-from naspipe.verification import verify
+from naspipe.training.components import as_config
+from naspipe.verification.equality import verify
 from naspipe_spaces.nni_bridge.block import NNIBlock
 from naspipe_spaces.nni_bridge.choosers import Chooser
 from naspipe_spaces.nni_bridge.library import load_nni

@@ -17,12 +17,12 @@ from test_pipeline_processes import HERE, children, digests, settings
 from torch import Tensor, nn
 
 from naspipe import Architecture, Batch, Block, ChoiceBlock, Dataset, Splits, Supernet
-from naspipe.components import as_config
 from naspipe.errors import TrainingError
-from naspipe.planning import build_on_meta
-from naspipe.training.forms import Forms
-from naspipe.training.signature import Signatures, signature_of
-from naspipe.verification import train_once
+from naspipe.supernet.meta import build_on_meta
+from naspipe.training.components import as_config
+from naspipe.training.spec_check import SpecCheck
+from naspipe.training.tensor_spec import BoundarySpecs, spec_of
+from naspipe.verification.equality import train_once
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +190,7 @@ def test_random_delays_in_every_process_change_no_bit(tmp_path: Path) -> None:
     assert digests(config, tmp_path / "many") == digests(one, tmp_path / "one")
 
 
-# Forms
+# SpecCheck
 
 
 class Tupled(Block):
@@ -251,14 +251,14 @@ def test_architectures_of_one_variant_that_differ_in_structure_are_named(executo
 
 def test_a_structure_that_other_processes_do_not_expect_is_not_sent() -> None:
     space = TupledSpace(tells=False)
-    forms = Forms(list(Supernet(space, 0)), Signatures(build_on_meta(space, 0)))
+    forms = SpecCheck(list(Supernet(space, 0)), BoundarySpecs(build_on_meta(space, 0)))
     skip, other = (space.architecture({"op0": op, "op1": "skip", "op2": "skip"}) for op in ("skip", "conv1"))
-    x = signature_of(torch.zeros(10, 1, 4, 4))
-    y = signature_of(torch.zeros(10, 4, 4, 4, requires_grad=True))
+    x = spec_of(torch.zeros(10, 1, 4, 4))
+    y = spec_of(torch.zeros(10, 4, 4, 4, requires_grad=True))
     forms.check_sent(range(2), other, [x, y, y], x)
     came = torch.zeros(10, 4, 4, 4, requires_grad=True), torch.ones(3, dtype=torch.bool)
     with pytest.raises(TrainingError, match=LIE.partition("block 1")[1] + LIE.partition("block 1")[2]):
-        forms.check_sent(range(2), skip, [x, y, signature_of(came)], x)
+        forms.check_sent(range(2), skip, [x, y, spec_of(came)], x)
 
 
 class Lengths(Block):
@@ -279,10 +279,10 @@ class LengthsSpace(TinySpace):
         yield from super().blocks()
 
 
-def forms_of_lengths() -> tuple[Forms, Signatures, list[Architecture]]:
+def forms_of_lengths() -> tuple[SpecCheck, BoundarySpecs, list[Architecture]]:
     space = LengthsSpace()
-    signatures = Signatures(build_on_meta(space, 0))
-    return Forms(list(Supernet(space, 0)), signatures), signatures, [space.random_architecture(s) for s in _rngs()]
+    signatures = BoundarySpecs(build_on_meta(space, 0))
+    return SpecCheck(list(Supernet(space, 0)), signatures), signatures, [space.random_architecture(s) for s in _rngs()]
 
 
 def _rngs() -> Iterator[random.Random]:
@@ -293,7 +293,7 @@ def test_a_form_that_depends_on_values_is_no_business_of_the_variant() -> None:
     forms, _, (one, other) = forms_of_lengths()
     block = Lengths()
     for architecture, x in ((one, torch.ones(3, 2)), (one, -torch.ones(3, 2)), (other, torch.zeros(3, 2))):
-        forms.check_variant(0, architecture, signature_of(x), signature_of(block(x, architecture)))
+        forms.check_variant(0, architecture, spec_of(x), spec_of(block(x, architecture)))
 
 
 @pytest.mark.parametrize(
@@ -303,8 +303,8 @@ def test_a_form_that_depends_on_values_is_no_business_of_the_variant() -> None:
 )
 def test_shapes_and_numbers_that_other_processes_cannot_know_are_not_sent(x: Tensor, came: str) -> None:
     forms, _, (architecture, _) = forms_of_lengths()
-    passed = [signature_of(x), signature_of(Lengths()(x, architecture))]
+    passed = [spec_of(x), spec_of(Lengths()(x, architecture))]
     with pytest.raises(TrainingError, match=r"block 0 \(Lengths\) must return what it returns for zeros") as caught:
-        forms.check_sent(range(1), architecture, passed, signature_of(x))
+        forms.check_sent(range(1), architecture, passed, spec_of(x))
     assert "{'x': float32 (2, 2) without gradient, 'most': 0.0}" in str(caught.value)
     assert came in str(caught.value).partition("but returned ")[2]

@@ -12,12 +12,12 @@ from conftest import TINY
 from random_configurations import DeepSpace
 from test_training import train
 
-from naspipe.components import as_config, build_components
 from naspipe.pipeline.action import PlannedAction
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.statistics import stage_statistics
-from naspipe.planning import prepare_planning
-from naspipe.training.loop import SupernetTrainer
+from naspipe.training.components import as_config, build_components
+from naspipe.training.planning import prepare_planning
+from naspipe.training.trainer import SupernetTrainer
 
 
 def plan_of(settings: dict[str, Any]) -> Plan:

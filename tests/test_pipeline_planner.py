@@ -22,10 +22,10 @@ from naspipe.executors.sequential import Sequential
 from naspipe.pipeline.abstract import AbstractSpace
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.contract import CAUSAL, Contract
-from naspipe.pipeline.gate import Gate, Passage
-from naspipe.pipeline.in_flight import least_bubble, needed_in_flight, stage_costs
+from naspipe.pipeline.drain import Gate, Passage
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.planner import Planner
+from naspipe.pipeline.required_window import least_bubble, needed_in_flight, stage_costs
 from naspipe.pipeline.scenario import Layout, Scenario
 from naspipe.pipeline.statistics import stage_statistics, versions_held
 from naspipe.pipeline.subnet import SubnetShape, UsedLayer

@@ -14,14 +14,15 @@ import yaml
 from conftest import Command, TinySpace
 
 from naspipe import Supernet
-from naspipe.components import as_config, build_components
 from naspipe.errors import InputError, NaspipeWarning
-from naspipe.forecast import conflict_chance, forecast_speedups
 from naspipe.pipeline.planfile import read_plan
+from naspipe.pipeline.simulation import COLUMNS, Simulation, parse_executor
 from naspipe.pipeline.validator import find_violations
-from naspipe.planning import Planning, build_on_meta, prepare_planning
-from naspipe.simulation import COLUMNS, Simulation, parse_executor
-from naspipe.supernet.flops import count_flops, to_meta
+from naspipe.preflight.forecast import conflict_chance, forecast_speedups
+from naspipe.supernet.flops import count_flops
+from naspipe.supernet.meta import build_on_meta, to_meta
+from naspipe.training.components import as_config, build_components
+from naspipe.training.planning import Planning, prepare_planning
 from naspipe_spaces.nasbench201 import NASBench201
 
 

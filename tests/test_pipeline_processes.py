@@ -21,12 +21,12 @@ from torch import Tensor
 
 import naspipe
 from naspipe import Run
-from naspipe.components import as_config
 from naspipe.errors import ConfigError, InputError, TrainingError
 from naspipe.files import JsonLines, keep_lines
 from naspipe.pipeline.action import Kind
 from naspipe.training import launcher, processes
-from naspipe.training.signature import Signature, TensorForm, message_bytes, pack, signature_of, unpack
+from naspipe.training.components import as_config
+from naspipe.training.tensor_spec import PayloadSpec, TensorSpec, message_bytes, pack, spec_of, unpack
 from naspipe.training.transport import _forms
 
 HERE = Path(__file__).parent
@@ -356,7 +356,7 @@ def test_a_message_holds_any_nest_and_says_what_is_missing() -> None:
         "a": torch.randn(3, 2).t(), "n": None, "i": torch.arange(5), "b": torch.tensor(True), "x": "text",
         "h": torch.randn(3, dtype=torch.bfloat16), "e": torch.ones(1, 1).expand(2, 2), "z": torch.zeros(0, 3),
     }  # fmt: skip
-    signature = signature_of(payload)
+    signature = spec_of(payload)
     tensors = [value for value in payload.values() if isinstance(value, Tensor)]
     message = pack(tensors, signature.forms, b"12345678")
     assert message.numel() == message_bytes(signature.forms)
@@ -364,7 +364,7 @@ def test_a_message_holds_any_nest_and_says_what_is_missing() -> None:
         assert received is not None
         assert received.dtype == sent.dtype
         assert torch.equal(received, sent)
-    forms = [TensorForm(torch.float32, (2,), True)] * 2
+    forms = [TensorSpec(torch.float32, (2,), True)] * 2
     for flag in (True, False):
         packed = pack([None, None], forms, b"12345678", flag)
         assert unpack(packed, forms) == ([None, None], flag, b"12345678")
@@ -374,8 +374,8 @@ def test_a_message_holds_any_nest_and_says_what_is_missing() -> None:
 
 
 def test_gradients_have_a_slot_for_every_leaf_and_bytes_only_where_they_can_be() -> None:
-    leaf = TensorForm(torch.float32, (4,), True)
-    signature = Signature(None, (leaf, None, TensorForm(torch.int64, (9,), False), "text"))
+    leaf = TensorSpec(torch.float32, (4,), True)
+    signature = PayloadSpec(None, (leaf, None, TensorSpec(torch.int64, (9,), False), "text"))
     forms = _forms(Kind.BACKWARD, signature)
     assert [form.num_bytes for form in forms] == [16, 0, 0, 0]
     assert signature.forms == [leaf, signature.slots[2]]

@@ -14,15 +14,15 @@ from conftest import TINY, Command, TinyTask
 from torch import Tensor
 
 from naspipe import Run
-from naspipe.comparison import COLUMNS, Comparison
-from naspipe.components import as_config
 from naspipe.errors import ConfigError
 from naspipe.pipeline.action import Kind
 from naspipe.pipeline.planfile import plan_to_json, read_plan, write_plan
 from naspipe.pipeline.validator import find_violations
-from naspipe.training.layers import Layer, Reading
+from naspipe.training.components import as_config
+from naspipe.training.layers import Layer, Snapshot
 from naspipe.training.part import Part
-from naspipe.verification import Check, Outcome, find_difference, train_once, verify
+from naspipe.verification.comparison import COLUMNS, Comparison
+from naspipe.verification.equality import Check, Outcome, find_difference, train_once, verify
 
 
 def outcome(executor: dict[str, Any], **training: Any) -> Outcome:
@@ -71,7 +71,7 @@ def test_a_read_of_the_wrong_version_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_an_update_applied_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Layer.update
 
-    def twice(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
+    def twice(self: Layer, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
         update(self, subnet, reading, lr, skip)
         if subnet == 4 and self._delay is None:
             self._step([t.grad for t in reading.tensors.values()], lr)
@@ -83,7 +83,7 @@ def test_an_update_applied_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_update_that_is_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Layer.update
 
-    def late(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
+    def late(self: Layer, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
         if subnet != 4 or self._delay is not None:
             update(self, subnet, reading, lr, skip)
 
@@ -140,7 +140,7 @@ def test_an_update_that_comes_too_late_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_an_update_of_the_wrong_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Layer.update
 
-    def out_of_order(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
+    def out_of_order(self: Layer, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
         if self._delay is None:
             update(self, subnet, reading, lr, skip)
         else:
@@ -233,7 +233,7 @@ def test_verify_compares_within_what_contracts_promise() -> None:
 def test_verify_finds_a_runtime_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Layer.update
 
-    def bent(self: Layer, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
+    def bent(self: Layer, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
         # Right versions, wrong numbers, and only where a part starts late in the supernet.
         update(self, subnet, reading, lr * (1 + 1e-6 * (len(running) > 1)), skip)
 
@@ -263,7 +263,7 @@ def test_verify_prints_a_table_and_ends_with_0_only_if_all_was_kept(
     assert text.count("equals sequential on 1 stage, in-process") == 2
     assert "results depend on the number of stages" in text
     assert text.endswith("Every contract was kept.\n")
-    monkeypatch.setattr("naspipe.verification.find_difference", lambda one, other: "layer 0/x")
+    monkeypatch.setattr("naspipe.verification.equality.find_difference", lambda one, other: "layer 0/x")
     code, text, _ = command("verify", path, "--executors", "csp", "--stages", "2", "--subnets", 6)
     assert code == 1
     assert "DIFFERS from sequential on 1 stage, in-process: layer 0/x" in text

@@ -9,14 +9,14 @@ import pytest
 from conftest import TINY, Command
 
 from naspipe import Architecture, Run, Sampler, SearchSpace
-from naspipe.components import as_config, build_components
 from naspipe.errors import NaspipeWarning
 from naspipe.pipeline.costs import CostTable
 from naspipe.pipeline.planfile import read_plan
-from naspipe.planning import prepare_planning
 from naspipe.training import profiling
+from naspipe.training.components import as_config, build_components
+from naspipe.training.planning import prepare_planning
 from naspipe.training.profiling import _fit, profile_costs, settle_costs
-from naspipe.verification import verify
+from naspipe.verification.equality import verify
 
 
 def config_with(**executor: Any) -> Any:

@@ -14,17 +14,17 @@ from conftest import TINY, Command, TinySpace, TinyTask
 
 import naspipe
 from naspipe import Architecture, Run, Splits, registry
-from naspipe.directions import Direction
 from naspipe.errors import InputError, NaspipeWarning, RunError, RunFolderError
 from naspipe.keys import keyed_random
+from naspipe.records import Direction
+from naspipe.results.rank_files import RankFiles
 from naspipe.runs import rank_check, rank_truths
-from naspipe.runs.progress import Progress
 from naspipe.runs.rank_check import UNTRAINED
-from naspipe.runs.rank_files import RankFiles
 from naspipe.runs.rank_truths import Retraining
 from naspipe.search import ranking
 from naspipe.search.measure import Candidate, Measure
 from naspipe.space.distinct import distinct_architectures
+from naspipe.training.progress import Progress
 from naspipe_spaces.nasbench201_table import true_accuracy
 
 CONFIG = {**TINY, "retrain": {**TINY["retrain"], "epochs": 1}}

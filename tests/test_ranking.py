@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naspipe.directions import Direction
-from naspipe.records import Correlation, Gain
+from naspipe.records import Correlation, Direction, Gain
 from naspipe.search import ranking
 from naspipe.search.ranking import describe_correlation, find_doubts, measure_agreement, measure_gain, spread_evenly
 

@@ -12,8 +12,8 @@ from conftest import Command
 from naspipe import Run
 from naspipe.errors import InputError, NaspipeWarning, RunFolderError
 from naspipe.files import keep_lines
-from naspipe.runs.progress import Progress
 from naspipe.runs.resuming import reopen
+from naspipe.training.progress import Progress
 
 
 class BrokenOffError(Exception):

@@ -16,11 +16,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from naspipe import Block, Supernet
-from naspipe.components import as_config
 from naspipe.errors import ArchitectureError, ConfigError, SpaceError
-from naspipe.planning import build_on_meta
+from naspipe.supernet.meta import build_on_meta
 from naspipe.tasks.digits import Digits
-from naspipe.verification import train_once, verify
+from naspipe.training.components import as_config
+from naspipe.verification.equality import train_once, verify
 from naspipe_spaces.residual import CATALOGUE, Candidate, Residual
 from naspipe_spaces.resnet import PRESETS, ResNet
 
@@ -50,7 +50,7 @@ def test_a_candidates_name_goes_both_ways() -> None:
 )  # fmt: skip
 def test_what_is_no_candidate_is_refused(name: str) -> None:
     message = (
-        rf"must be 'identity' or read like bottleneck_k5_e4_d2_se .* but got {re.escape(repr(name))}\. Forms: basic"
+        rf"must be 'identity' or read like bottleneck_k5_e4_d2_se .* but got {re.escape(repr(name))}\. SpecCheck: basic"
     )
     with pytest.raises(SpaceError, match=message):
         ResNet(candidates=["basic_k3", name])

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from conftest import TINY, Command
 
-from naspipe.components import as_config
 from naspipe.errors import InputError
-from naspipe.resume_verification import ResumeCheck, verify_resuming
 from naspipe.training.checkpoint import CheckpointFolder
+from naspipe.training.components import as_config
 from naspipe.training.layers import Layer, LayerState
-from naspipe.verification import Combination
+from naspipe.verification.equality import Combination
+from naspipe.verification.resume import ResumeCheck, verify_resuming
 from naspipe_strategies.spaced import SpacedSampler
 
 

@@ -29,10 +29,10 @@ from naspipe.errors import (
     StoppedError,
     TrainingError,
 )  # fmt: skip
-from naspipe.runs.progress import Progress
 from naspipe.runs.resuming import reopen
 from naspipe.training import checkpoint as checkpoint_module
 from naspipe.training.checkpoint import CheckpointFolder
+from naspipe.training.progress import Progress
 
 HERE = Path(__file__).parent
 SUBNETS = 90

@@ -17,18 +17,18 @@ from torch import Tensor, distributed, nn
 
 import naspipe
 from naspipe import Batch, Run, Splits, TensorDataset
-from naspipe.components import as_config
 from naspipe.errors import ConfigError, InputError, NaspipeWarning
 from naspipe.files import digest_tensors, load_tensors
 from naspipe.records import RowScores
+from naspipe.results.retraining_rows import choose_row, row_folder, seed_of, spreads
 from naspipe.runs import replicas, retraining
 from naspipe.runs.export import export_model
-from naspipe.runs.progress import Progress, Watch, ignore
-from naspipe.runs.rows import choose_row, row_folder, seed_of, spreads
 from naspipe.search.objective import Objective
-from naspipe.search.retraining import EpochRecord, retrain
-from naspipe.training.determinism import deterministic
-from naspipe.training.share import ALONE, Replica, Share
+from naspipe.supernet.determinism import deterministic
+from naspipe.training.components import as_config
+from naspipe.training.data_parallel import ALONE, Replica, Share
+from naspipe.training.progress import Progress, Watch, ignore
+from naspipe.training.standalone import EpochRecord, retrain
 
 HERE = Path(__file__).parent
 ALL = ["scratch", "inherit", "finetune"]

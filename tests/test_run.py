@@ -19,9 +19,9 @@ import naspipe
 from naspipe import Run, Splits
 from naspipe.errors import ConfigError, InputError, RunError, RunFolderError, SearchError, TrainingError
 from naspipe.files import digest_tensors, read_lines
-from naspipe.runs.progress import Progress
 from naspipe.search.evaluation import Evaluator
 from naspipe.supernet import Block
+from naspipe.training.progress import Progress
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,10 @@ from naspipe import Candidate, Measure, Run
 from naspipe.config.schema import BudgetConfig
 from naspipe.errors import ConfigError, InputError, NaspipeWarning, RunError, RunFolderError, SearchError, SpaceError
 from naspipe.files import read_json
-from naspipe.runs.progress import Progress
 from naspipe.search import workers as workers_module
-from naspipe.search.measures import ActivationMemory, Flops, Latency, Parameters
+from naspipe.search.builtin_measures import ActivationMemory, Flops, Latency, Parameters
 from naspipe.search.trial import Trial
+from naspipe.training.progress import Progress
 
 RESUMABLE: dict[str, dict[str, Any]] = {
     "random": {"name": "random", "batch": 4},
@@ -93,7 +93,7 @@ def make(trained: Path, tmp_path: Path) -> Any:
     def make_run(name: str = "run", watch: Any = lambda progress: None, **search: Any) -> Run:
         folder = tmp_path / name
         shutil.copytree(trained, folder)
-        resolved = naspipe.components.as_config(configured(**search))
+        resolved = naspipe.training.components.as_config(configured(**search))
         (folder / "config.yaml").write_text(resolved.to_yaml())
         return Run.open(folder, watch)
 
@@ -237,7 +237,7 @@ class TestMeasures:
 
         naspipe.registry.objectives.register("aimless-by-test_searching")(Aimless)
         with pytest.raises(ConfigError, match="direction must be 'maximize' or 'minimize', but is None"):
-            naspipe.components.as_config(configured(objectives=["aimless-by-test_searching"]))
+            naspipe.training.components.as_config(configured(objectives=["aimless-by-test_searching"]))
 
 
 class TestWorkers:
@@ -309,7 +309,7 @@ class TestWorkers:
             yield 0, {"accuracy": 0.1}
             raise KeyboardInterrupt
 
-        objectives = naspipe.components.find_objectives(TinyTask(), ["accuracy"])
+        objectives = naspipe.training.components.find_objectives(TinyTask(), ["accuracy"])
         strategy = naspipe.registry.strategies.get("random")(batch=4)
         strategy.start(space, ["maximize"], 0)
         with pytest.raises(KeyboardInterrupt):

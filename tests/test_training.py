@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from naspipe import Architecture, Block, Supernet
-from naspipe.components import as_config, build_components
 from naspipe.errors import InputError, TrainingError
 from naspipe.files import digest_tensors
 from naspipe.keys import derive_key
 from naspipe.pipeline.planner import Planner
-from naspipe.planning import prepare_planning
+from naspipe.supernet.determinism import deterministic
 from naspipe.supernet.supernet import ALWAYS_ACTIVE
 from naspipe.tasks.data import EpochOrder, split_batch
 from naspipe.training.boundary import backward_block, enter_block, leave_block
-from naspipe.training.determinism import deterministic
+from naspipe.training.components import as_config, build_components
 from naspipe.training.events import SubnetRecord
-from naspipe.training.loop import SupernetTrainer
+from naspipe.training.planning import prepare_planning
+from naspipe.training.trainer import SupernetTrainer
 
 
 def train(

@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from naspipe import Block, SearchSpace, Splits, Supernet, Task, split_tensors
-from naspipe.components import as_config
 from naspipe.errors import SpaceError
-from naspipe.planning import build_on_meta
 from naspipe.supernet.flops import count_flops
+from naspipe.supernet.meta import build_on_meta
 from naspipe.tasks import Batch, TensorDataset
-from naspipe.training.signature import Signatures, signature_of
-from naspipe.verification import verify
+from naspipe.training.components import as_config
+from naspipe.training.tensor_spec import BoundarySpecs, spec_of
+from naspipe.verification.equality import verify
 from naspipe_spaces.transformer.candidates import CANDIDATES
 from naspipe_spaces.transformer.ends import sinusoids
 from naspipe_spaces.transformer.lm import TransformerLM
@@ -94,11 +94,11 @@ def test_only_the_ends_are_always_active_and_a_subnet_uses_one_layer_a_block(nam
 def test_stages_know_what_they_will_receive(name: str) -> None:
     space, inputs = SPACES[name]
     architecture = draw(name, 0)
-    signatures = Signatures(build_on_meta(space, 0))
+    signatures = BoundarySpecs(build_on_meta(space, 0))
     payload = inputs
     for index, block in enumerate(SUPERNETS[name]):
         payload = block(payload, architecture)
-        assert signatures.after(index + 1, architecture, signature_of(inputs)).key == signature_of(payload).key
+        assert signatures.after(index + 1, architecture, spec_of(inputs)).key == spec_of(payload).key
 
 
 def test_the_flops_of_every_layer_can_be_counted() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from naspipe import Candidate, Measure
-from naspipe.directions import Direction
 from naspipe.errors import InputError
+from naspipe.records import Direction
 from naspipe.space import Architecture
 from naspipe_spaces.nasbench201 import EDGES
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from naspipe.errors import SpaceError
 from naspipe.keys import keyed_random
-from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture, SearchSpace
+from naspipe.space.sampler import Sampler
 from naspipe.space.space import MAX_TRIES
 
 DEAD_END_TRIES = 1_000

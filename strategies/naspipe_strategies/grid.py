@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from naspipe.directions import Direction
+from naspipe.records import Direction
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, Option, SearchSpace
 from naspipe.space.space import exists

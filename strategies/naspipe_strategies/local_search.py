@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from naspipe.directions import Direction
 from naspipe.keys import keyed_random
+from naspipe.records import Direction
 from naspipe.search.strategy import Outcome, Strategy, sign_of_only_objective
 from naspipe.space import Architecture, SearchSpace
 from naspipe.space.neighbours import neighbours

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import optuna
 from pydantic import Field
 
-from naspipe.directions import Direction
 from naspipe.errors import InputError
+from naspipe.records import Direction
 from naspipe.space import Decision, SearchSpace
-from naspipe.suggestions import listing, nearest
+from naspipe.wording import listing, nearest
 from naspipe_strategies.study import StudyStrategy, open_study
 
 

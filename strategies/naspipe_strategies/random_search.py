@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from naspipe.directions import Direction
 from naspipe.keys import keyed_random
+from naspipe.records import Direction
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
 

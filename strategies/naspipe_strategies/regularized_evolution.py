@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from naspipe.directions import Direction
 from naspipe.errors import InputError, NaspipeWarning
 from naspipe.keys import keyed_random
+from naspipe.records import Direction
 from naspipe.search.strategy import Outcome, Strategy, sign_of_only_objective
 from naspipe.space import Architecture, SearchSpace
 from naspipe.space.neighbours import mutate

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from naspipe.errors import InputError, NaspipeWarning, SpaceError
 from naspipe.keys import keyed_random
-from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture, SearchSpace
+from naspipe.space.sampler import Sampler
 from naspipe.space.space import MAX_TRIES
 
 DEAD_END_TRIES = 1_000

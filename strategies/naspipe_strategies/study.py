@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import optuna
 
-from naspipe.directions import Direction
 from naspipe.errors import NaspipeWarning
 from naspipe.keys import derive_key, keyed_random
+from naspipe.records import Direction
 from naspipe.search.quiet import quiet_optuna
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, Decision, SearchSpace

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from naspipe.keys import keyed_random
-from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture, SearchSpace
+from naspipe.space.sampler import Sampler
 
 
 class UniformSampler(Sampler):

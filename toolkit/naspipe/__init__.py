@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from naspipe.components import load_config as load_config
     from naspipe.config.schema import RunConfig as RunConfig
     from naspipe.errors import ConfigError as ConfigError
     from naspipe.errors import InputError as InputError
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
     from naspipe.errors import RunError as RunError
     from naspipe.errors import SpaceError as SpaceError
     from naspipe.errors import TaskError as TaskError
-    from naspipe.executors.executor import Executor as Executor
     from naspipe.keys import derive_key as derive_key
     from naspipe.keys import keyed_random as keyed_random
+    from naspipe.pipeline.executor import Executor as Executor
     from naspipe.registry import register_executor as register_executor
-    from naspipe.registry import register_objective as register_objective
     from naspipe.registry import register_sampler as register_sampler
     from naspipe.registry import register_space as register_space
     from naspipe.registry import register_strategy as register_strategy
@@ -32,11 +30,12 @@ if TYPE_CHECKING:
     from naspipe.runs.run import run as run
     from naspipe.search.measure import Candidate as Candidate
     from naspipe.search.measure import Measure as Measure
-    from naspipe.search.sampler import Sampler as Sampler
+    from naspipe.search.measure import register_objective as register_objective
     from naspipe.search.strategy import Outcome as Outcome
     from naspipe.search.strategy import Strategy as Strategy
     from naspipe.space.architecture import Architecture as Architecture
     from naspipe.space.decision import Decision as Decision
+    from naspipe.space.sampler import Sampler as Sampler
     from naspipe.space.space import SearchSpace as SearchSpace
     from naspipe.supernet.block import Block as Block
     from naspipe.supernet.block import ChoiceBlock as ChoiceBlock
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from naspipe.tasks.data import TensorDataset as TensorDataset
     from naspipe.tasks.data import split_tensors as split_tensors
     from naspipe.tasks.task import Task as Task
+    from naspipe.training.context import load_config as load_config
 
 _HOMES = {
     "Architecture": "naspipe.space.architecture",
@@ -60,7 +60,7 @@ _HOMES = {
     "ConfigError": "naspipe.errors",
     "Dataset": "naspipe.tasks.data",
     "Decision": "naspipe.space.decision",
-    "Executor": "naspipe.executors.executor",
+    "Executor": "naspipe.pipeline.executor",
     "FixedBlock": "naspipe.supernet.block",
     "InputError": "naspipe.errors",
     "Measure": "naspipe.search.measure",
@@ -70,7 +70,7 @@ _HOMES = {
     "Run": "naspipe.runs.run",
     "RunConfig": "naspipe.config.schema",
     "RunError": "naspipe.errors",
-    "Sampler": "naspipe.search.sampler",
+    "Sampler": "naspipe.space.sampler",
     "SearchSpace": "naspipe.space.space",
     "SpaceError": "naspipe.errors",
     "Splits": "naspipe.tasks.data",
@@ -81,9 +81,9 @@ _HOMES = {
     "TensorDataset": "naspipe.tasks.data",
     "derive_key": "naspipe.keys",
     "keyed_random": "naspipe.keys",
-    "load_config": "naspipe.components",
+    "load_config": "naspipe.training.context",
     "register_executor": "naspipe.registry",
-    "register_objective": "naspipe.registry",
+    "register_objective": "naspipe.search.measure",
     "register_sampler": "naspipe.registry",
     "register_space": "naspipe.registry",
     "register_strategy": "naspipe.registry",

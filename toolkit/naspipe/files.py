@@ -80,7 +80,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        # The suffix stays: some writers insist on it.
+        temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
         try:
             yield temporary
             temporary.replace(path)

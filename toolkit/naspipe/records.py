@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, RootModel
 
-from naspipe.directions import Direction
+Direction = Literal["maximize", "minimize"]
+"""Which way a metric is better."""
 
 Numbers = dict[str, int | FiniteFloat]
 

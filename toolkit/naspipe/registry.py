@@ -19,15 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from naspipe.directions import Direction
 from naspipe.errors import InputError, PluginError
-from naspipe.suggestions import listing, nearest
 from naspipe.usercode import user_place, user_traceback
-
-if TYPE_CHECKING:
-    from naspipe.search.measure import Candidate, Measure
+from naspipe.wording import listing, nearest
 
 Class = TypeVar("Class", bound=type)
 
@@ -303,9 +299,9 @@ def _refuse_hidden_neighbours(path: Path) -> None:
 
 
 spaces = Registry("space", "naspipe.space:SearchSpace")
-samplers = Registry("sampler", "naspipe.search.sampler:Sampler")
+samplers = Registry("sampler", "naspipe.space.sampler:Sampler")
 strategies = Registry("strategy", "naspipe.search.strategy:Strategy")
-executors = Registry("executor", "naspipe.executors.executor:Executor")
+executors = Registry("executor", "naspipe.pipeline.executor:Executor")
 tasks = Registry("task", "naspipe.tasks.task:Task")
 
 objectives = Registry("objective", "naspipe.search.measure:Measure")
@@ -378,21 +374,3 @@ def register_executor(name: str) -> Callable[[Class], Class]:
 def register_task(name: str) -> Callable[[Class], Class]:
     """Register a ``Task`` under ``name``; a class decorator."""
     return tasks.register(name)
-
-
-def register_objective(name: str, direction: Direction) -> Callable[[Callable[[Candidate], float]], type[Measure]]:
-    """Register a function of a ``Candidate`` as an objective under ``name``; a decorator.
-
-    The function's name then stands for a ``Measure``, so that a configuration can refer to it as ``file.py:function``.
-
-    Args:
-        name: What configurations call it.
-        direction: Which way is better, ``maximize`` or ``minimize``.
-    """
-
-    def decorate(function: Callable[[Candidate], float]) -> type[Measure]:
-        from naspipe.search.measure import measure_class
-
-        return objectives.register(name)(measure_class(function, direction))
-
-    return decorate

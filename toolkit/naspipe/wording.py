@@ -1,8 +1,9 @@
-"""What pydantic finds wrong, in words for people who write YAML."""
+"""Words of error messages: the nearest known word, lists, and what pydantic found wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _NOUNS = {
@@ -27,3 +28,20 @@ def fault_of(detail: Mapping[str, Any], example: str = "") -> str:
     text = _NOUNS.get(kind, str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "must be"))
     such = f" such as {example}" if example else ""
     return f"{text}{such}" if kind == "missing" else f"{text}{such}, but got {detail['input']!r}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the known words nearest to ``word``, or an empty text."""
+    # Whoever writes sgd means SGD.
+    folded = {other.casefold(): other for other in known}
+    same = word.casefold() in folded
+    close = difflib.get_close_matches(word.casefold(), folded, n=1 if same else 2, cutoff=0.6)
+    if not close:
+        return ""
+    matches = [folded[other] for other in close]
+    return f" Did you mean {' or '.join(repr(match) for match in matches)}?"
+
+
+def listing(known: Iterable[str]) -> str:
+    """Return the known words as a list in a sentence, or the word "nothing"."""
+    return ", ".join(known) or "nothing"

@@ -15,8 +15,8 @@ from torch import nn
 from naspipe.errors import SpaceError
 from naspipe.keys import keyed_random
 from naspipe.space import Decision, SearchSpace
-from naspipe.suggestions import listing
 from naspipe.usercode import calling
+from naspipe.wording import listing
 from naspipe_spaces.nni_bridge.conversion import Conversion
 from naspipe_spaces.nni_bridge.cutting import Chain
 from naspipe_spaces.nni_bridge.decisions import make_decisions, options_of

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from naspipe.errors import SpaceError
-from naspipe.suggestions import listing
+from naspipe.wording import listing
 from naspipe_spaces.nni_bridge.cells import CellShape, EdgeCell
 from naspipe_spaces.nni_bridge.choosers import (
     Choices,

@@ -16,7 +16,7 @@ from naspipe.config.parameters import Reference
 from naspipe.errors import ArchitectureError, NaspipeWarning, PluginError
 from naspipe.registry import importing, load_reference
 from naspipe.space import Architecture, Option, SearchSpace
-from naspipe.suggestions import listing
+from naspipe.wording import listing
 from naspipe_spaces.nni_bridge.analysis import Source, analyse
 from naspipe_spaces.nni_bridge.block import NNIBlock
 from naspipe_spaces.nni_bridge.decisions import from_nni, to_nni

@@ -15,7 +15,7 @@ from torch import nn
 
 from naspipe.errors import SpaceError
 from naspipe.space import Architecture, ArchitectureGraph, Decision, SearchSpace
-from naspipe.suggestions import listing
+from naspipe.wording import listing
 from naspipe_spaces.transformer.candidates import Candidate, choose_candidates, require_width
 from naspipe_spaces.transformer.ends import TargetHead, TwoSequences, WordEmbedding
 from naspipe_spaces.transformer.layers import CandidateBlock, DecoderLayer, EncoderLayer

@@ -39,14 +39,15 @@ def run(
     overrides: SetOption = None,
 ) -> None:
     """Train, search, retrain the best subnet and write the report."""
-    from naspipe.cli.output import say, show_result, watching
-    from naspipe.components import load_config
+    from naspipe.cli.output import say, watching
+    from naspipe.cli.result import show_result
     from naspipe.runs.run import Run
+    from naspipe.training.context import RunContext
 
     path = config if config is not None else default_config()
-    loaded = load_config(path, overrides or [])
+    context = RunContext.load(path, overrides or [])
     with watching() as watch:
-        new = Run.create(loaded, out, watch)
+        new = Run.create(context, out, watch)
         say(f"Run folder: {new.path}")
         new.train(trace).search().retrain().report()
     show_result(new)
@@ -58,12 +59,12 @@ def train(
 ) -> None:
     """Train a supernet in a new run folder."""
     from naspipe.cli.output import say, watching
-    from naspipe.components import load_config
     from naspipe.runs.run import Run
+    from naspipe.training.context import RunContext
 
-    loaded = load_config(config, overrides or [])
+    context = RunContext.load(config, overrides or [])
     with watching() as watch:
-        new = Run.create(loaded, out, watch)
+        new = Run.create(context, out, watch)
         say(f"Run folder: {new.path}")
         new.train(trace)
     say(f"Supernet    {new.folder.supernet}")
@@ -84,7 +85,8 @@ def resume(
     overrides: SetOption = None,
 ) -> None:
     """Go on where a run was broken off, in whatever phase, with the result that it would have had."""
-    from naspipe.cli.output import say, show_result, watching
+    from naspipe.cli.output import say, watching
+    from naspipe.cli.result import show_result
     from naspipe.runs.resuming import reopen
 
     with watching() as watch:
@@ -122,7 +124,8 @@ def search(
 @app.command()
 def retrain(run_folder: RunArgument) -> None:
     """Retrain the best architecture of a run, save it and test it."""
-    from naspipe.cli.output import show_result, watching
+    from naspipe.cli.output import watching
+    from naspipe.cli.result import show_result
     from naspipe.runs.run import Run
 
     with watching() as watch:
@@ -210,9 +213,9 @@ def report(
 def validate(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Check a configuration and print what it would run; trains nothing."""
     from naspipe.cli.validate import show_validation
-    from naspipe.components import load_config
+    from naspipe.training.context import RunContext
 
-    show_validation(load_config(config, overrides or []))
+    show_validation(RunContext.load(config, overrides or []))
 
 
 for command in schedule_commands.COMMANDS:
@@ -259,7 +262,7 @@ def _run_under_torchrun(command: list[str]) -> None:
             f"torchrun serves `naspipe run`, `naspipe train` and `naspipe resume`, but has started "
             f"{torchrun_processes()} processes of `naspipe {' '.join(command)}`. Start it without torchrun."
         )
-    from naspipe.training.torchrun import follow, leading
+    from naspipe.training.distributed.torchrun import follow, leading
 
     if is_follower():
         follow()

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from naspipe.comparison import COLUMNS, Comparison
 from naspipe.files import write_csv
+from naspipe.verification.comparison import COLUMNS, Comparison
 
 
 def show_comparison(comparison: Comparison, csv_file: Path | None, html_file: Path | None) -> None:

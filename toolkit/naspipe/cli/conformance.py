@@ -10,15 +10,15 @@ from typing import Any
 
 import typer
 
-from naspipe.components import load_config
+from naspipe.config.plugin_text import parse_plugin_text
 from naspipe.config.source import Source, apply_overrides
 from naspipe.errors import ConfigError, InputError, NaspipeWarning
 from naspipe.registry import registries_of
-from naspipe.simulation import split_executor
 from naspipe.testing.check import Result
 from naspipe.testing.kit import check_plugin
 from naspipe.testing.noise import Noise
 from naspipe.testing.subject import Subject, as_subject
+from naspipe.training.context import load_config
 
 _WORDS = {"holds": "holds  ", "fails": "FAILS  ", "skipped": "skipped"}
 _INDENT = " " * 9
@@ -89,13 +89,13 @@ def _of_config(path: Path) -> dict[str, Subject]:
 
 
 def _parse(text: str, kind: str) -> Subject:
-    name, values = split_executor(text)
+    name, values = parse_plugin_text(text)
     return as_subject(Subject(name, values), kind)
 
 
 def _named(text: str, overrides: Sequence[str]) -> Iterator[Subject]:
     """Yield a plug-in by its name; several if it is known in several kinds."""
-    name, values = split_executor(text)
+    name, values = parse_plugin_text(text)
     source = Source(data=values)
     apply_overrides(source, overrides)
     if source.problems:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from naspipe.runs.progress import Progress, Watch
-
-if TYPE_CHECKING:
-    from naspipe.runs.run import Run
+from naspipe.training.progress import Progress, Watch
 
 LINES = 10
 """Plain progress lines of each phase when the output is no terminal."""
@@ -104,29 +99,3 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
     return ", ".join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4f}" for name, value in metrics.items()
     )
-
-
-def show_result(run: Run) -> None:
-    """Print which architecture won, how good it is, where the model lies and what to do next."""
-    from naspipe.cli.retraining import show_rows
-
-    metrics = run.best_metrics()
-    searched = run.folder.best_trial()
-    if len(run.rows()) > 1:
-        show_rows(run)
-    again = f"naspipe run {shlex.quote(str(run.folder.config))} --set seed={run.config.seed + 1}"
-    code = f"import naspipe; print(naspipe.Run.open({json.dumps(str(run.path))}).best())"
-    lines = [
-        ("Best architecture", metrics["text"]),
-        *([("Best in the search", searched.text)] if searched.trial != metrics["trial"] else []),
-        ("Parameters", f"{metrics['parameters']:,}"),
-        ("Validation", format_metrics(metrics["validation"])),
-        ("Test", format_metrics(metrics["test"])),
-        ("Model", run.folder.best_model),
-        ("Report", run.folder.report),
-        *([("Search ended early", searched.note)] if searched.note else []),
-        ("Next", f"python -c {shlex.quote(code)}"),
-        ("", again),
-    ]
-    for title, value in lines:
-        say(f"{title:<18} {value}")

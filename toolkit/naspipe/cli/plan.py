@@ -11,10 +11,11 @@ from rich.text import Text
 
 from naspipe.pipeline.action import Kind
 from naspipe.pipeline.plan import Plan
+from naspipe.pipeline.plan_index import Violation
 from naspipe.pipeline.planfile import read_plan, write_plan
 from naspipe.pipeline.statistics import stage_statistics, versions_held
-from naspipe.pipeline.validator import Violation, explain, find_violations, has_form
-from naspipe.runs.run import Run
+from naspipe.pipeline.validator import explain, find_violations, has_form
+from naspipe.results.view import RunView
 
 COLORS = ("blue", "green", "magenta", "cyan", "yellow", "red")
 SHOWN = 10
@@ -130,11 +131,11 @@ def show_verdict(plan: Plan, violations: Sequence[Violation]) -> None:
         typer.echo(f"... and {len(violations) - SHOWN} more")
 
 
-def trace_summary(run: Run) -> str:
+def trace_summary(run: RunView) -> str:
     """Return the line that sums a run's trace up: its bubble beside the planned one, and the verdict."""
-    path = run.folder.trace
+    path = run.folder.training.trace
     trace = read_plan(path)
-    planned = read_plan(run.folder.plan)
+    planned = read_plan(run.folder.training.plan)
     violations = find_violations(trace)
     verdict = f"{trace.contract}: {'kept' if not violations else f'broken, {len(violations)} violations'}"
     return f"Trace       {path}; bubble {trace.bubble:.3f}, planned {planned.bubble:.3f}; {verdict}"

@@ -29,14 +29,16 @@ def plan(
     if config.suffix == ".json":
         found = read_plan(config)
     else:
-        from naspipe.components import build_components, load_config
-        from naspipe.planning import prepare_planning
+        from naspipe.preflight.layout import warn_of_idle_stages
+        from naspipe.training.context import RunContext
+        from naspipe.training.profiling import measure_costs
 
         more = [] if stages is None else [f"executor.stages={stages}"]
-        loaded = load_config(config, [*(overrides or []), *more])
-        planning = prepare_planning(loaded, build_components(loaded))
+        context = RunContext.load(config, [*(overrides or []), *more])
+        measure_costs(context)
+        planning = context.planning
         found, sizes = planning.plan(subnets), planning.layer_bytes()
-        planning.warn()
+        warn_of_idle_stages(planning)
     if not show_plan(found, json_file, html_file, trace_file, sizes):
         raise typer.Exit(1)
 
@@ -55,13 +57,13 @@ def verify(
     """Train the same subnets under several executors and compare every layer and loss, bit for bit."""
     from naspipe.cli.simulate import count, one_of, parse_list
     from naspipe.cli.verify import show_resume_verification, show_verification
-    from naspipe.components import load_config
+    from naspipe.training.context import RunContext
 
     chosen = parse_list(executors, "--executors", str)
     counts = parse_list(stages, "--stages", count("--stages"))
     transports = parse_list(transport, "--transport", one_of("--transport", ("in-process", "distributed")))
     show = show_resume_verification if resume else show_verification
-    if not show(load_config(config, overrides or []), chosen, counts, transports, subnets):
+    if not show(RunContext.load(config, overrides or []), chosen, counts, transports, subnets):
         raise typer.Exit(1)
 
 
@@ -79,11 +81,11 @@ def compare(
     """Measure executors, samplers and stage counts on one training."""
     from naspipe.cli.compare import show_comparison
     from naspipe.cli.simulate import count, one_of, parse_list
-    from naspipe.comparison import Comparison
-    from naspipe.components import load_config
+    from naspipe.training.context import RunContext
+    from naspipe.verification.comparison import Comparison
 
     comparison = Comparison(
-        load_config(config, overrides or []),
+        RunContext.load(config, overrides or []),
         parse_list(executors, "--executors", str),
         [] if samplers is None else parse_list(samplers, "--samplers", str),
         parse_list(stages, "--stages", count("--stages")),
@@ -114,7 +116,7 @@ def simulate(
 ) -> None:
     """Compare executors and samplers on abstract spaces; every option takes a list, as in 4,8,16."""
     from naspipe.cli.simulate import count, parse_list, show_simulation
-    from naspipe.simulation import Simulation
+    from naspipe.pipeline.simulation import Simulation
 
     simulation = Simulation(
         spaces=parse_list(space, "--space", str),

@@ -18,13 +18,13 @@ from naspipe.search.selection import KNEE, best_trials, pick_trials
 from naspipe.search.trial import Trial, complete_trials
 
 if TYPE_CHECKING:
-    from naspipe.runs.run import Run
+    from naspipe.results.view import RunView
 
 BEST = 10
 """Trials that are printed if it is not said how many."""
 
 
-def show_selection(run: Run, best: int | None, where: Sequence[str], pick: str | None) -> None:
+def show_selection(run: RunView, best: int | None, where: Sequence[str], pick: str | None) -> None:
     """Print the trials of a run that were asked for, the best first.
 
     Args:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from naspipe.errors import InputError
 from naspipe.files import write_csv
-from naspipe.simulation import COLUMNS, Simulation
+from naspipe.pipeline.simulation import COLUMNS, Simulation
 
 Value = TypeVar("Value")
 KEYS = ("space", "executor", "sampler", "distance", "stages", "microbatches", "segments", "delay")

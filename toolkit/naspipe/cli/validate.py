@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import typer
 
-from naspipe.checks import check_task
-from naspipe.components import build_components
-from naspipe.config.schema import RunConfig
-from naspipe.forecast import STAGES, SUBNETS, conflict_chance, forecast_speedups
-from naspipe.planning import Planning, prepare_planning, without_measuring
-from naspipe.supernet.supernet import ALWAYS_ACTIVE, Supernet
+from naspipe.preflight.forecast import STAGES, SUBNETS, conflict_chance, forecast_speedups
+from naspipe.preflight.run_check import check_run
+from naspipe.supernet.supernet import ALWAYS_ACTIVE
+from naspipe.training.context import RunContext
+from naspipe.training.planning import FLOPS, PROFILE, Planning
 
 DRAWS = 1_000
 """Subnets drawn to find the mean number of parameters."""
 
 
-def show_validation(config: RunConfig) -> None:
+def show_validation(context: RunContext) -> None:
     """Print the resolved configuration, the sizes of space and supernet, and the splits of the data."""
-    components = build_components(config)
-    freeze = config.training.freeze_always_active
-    supernet = Supernet(components.space, config.seed, freeze_always_active=freeze)
-    splits = check_task(components, config, supernet)
+    config, components = context.config, context.components
+    supernet = check_run(context)
     always = sum(layer.num_parameters for layer in supernet.layers() if layer.name == ALWAYS_ACTIVE)
+    # A forecast needs no measurement: FLOPs tell the costs well enough.
+    if config.executor.costs == PROFILE:
+        executor = config.executor.model_copy(update={"costs": FLOPS})
+        context = context.with_config(config.model_copy(update={"executor": executor}))
+    planning = context.planning
+    planning.start(components.sampler)
     sizes = [supernet.num_parameters(components.sampler.draw(index)) for index in range(DRAWS)]
     space = components.space
     rule = ", less those that the validity rule refuses" if space.has_rule else ""
@@ -30,13 +33,12 @@ def show_validation(config: RunConfig) -> None:
         ("Supernet", f"{supernet.num_parameters():,} parameters in {len(supernet)} blocks"),
         ("Always active", f"{always:,} parameters"),
         ("Mean subnet", f"{sum(sizes) / DRAWS:,.0f} parameters over {DRAWS} draws of the sampler"),
-        ("Data", ", ".join(f"{name} {count:,}" for name, count in splits.sizes().items())),
+        ("Data", ", ".join(f"{name} {count:,}" for name, count in context.splits.sizes().items())),
     ]
     typer.echo(config.to_yaml())
     for title, text in lines:
         typer.echo(f"{title:<14} {text}")
-    # A forecast needs no measurement: FLOPs tell the costs well enough.
-    _show_forecast(prepare_planning(without_measuring(config, "flops"), components, splits))
+    _show_forecast(planning)
     typer.echo("The configuration is valid.")
 
 

@@ -9,17 +9,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from naspipe.config.schema import RunConfig
 from naspipe.pipeline.validator import explain
-from naspipe.resume_verification import verify_resuming
-from naspipe.verification import Bits, Check, verify
+from naspipe.training.context import RunContext
+from naspipe.verification.equality import Bits, Verdict, verify
+from naspipe.verification.resume import verify_resuming
 
 SHOWN = 3
 """Violations printed of each training."""
 
 
 def show_verification(
-    config: RunConfig,
+    context: RunContext,
     executors: Sequence[str],
     stages: Sequence[int],
     transports: Sequence[str],
@@ -30,7 +30,7 @@ def show_verification(
     table = Table(*columns, box=None, pad_edge=False)
     kept = True
     details = []
-    for check in verify(config, executors, stages, transports, subnets):
+    for check in verify(context, executors, stages, transports, subnets):
         kept = kept and check.kept
         trace = check.outcome.trace
         table.add_row(
@@ -44,7 +44,7 @@ def show_verification(
 
 
 def show_resume_verification(
-    config: RunConfig,
+    context: RunContext,
     executors: Sequence[str],
     stages: Sequence[int],
     transports: Sequence[str],
@@ -55,7 +55,7 @@ def show_resume_verification(
     table = Table(*columns, box=None, pad_edge=False)
     kept = True
     details = []
-    for check in verify_resuming(config, executors, stages, transports, subnets):
+    for check in verify_resuming(context, executors, stages, transports, subnets):
         kept = kept and check.kept
         start = (check.writer.executor, str(check.writer.stages), check.writer.transport, str(check.contract))
         if check.written is None:
@@ -91,12 +91,12 @@ def _digest(bits: Bits) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _result(check: Check) -> str:
+def _result(check: Verdict) -> str:
     if check.violations:
         return f"BROKEN: {len(check.violations)} violations of its contract"
     if check.reference:
         return _comparison(check.reference, check.difference)
-    if check.outcome.trace.contract.kind == "stale":
+    if not check.outcome.trace.contract.equal_runs:
         return "kept; results depend on the number of stages"
     return "kept; the reference"
 

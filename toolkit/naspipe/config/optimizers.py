@@ -7,7 +7,7 @@ from typing import Any
 
 from naspipe.config.parameters import Parameter, parameters_of, without_type
 from naspipe.errors import PluginError
-from naspipe.suggestions import listing, nearest
+from naspipe.wording import listing, nearest
 
 UNSUPPORTED = {
     "LBFGS": "it needs the loss again within a step, and there is one gradient of each parameter",

@@ -23,13 +23,8 @@ from naspipe.config.parameters import (
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import OVERRIDE, Key, Source, apply_overrides, path_text, read_file
 from naspipe.errors import ConfigError, InputError, NaspipeWarning, PluginError, Problem
-from naspipe.executors import PipelineShape
-from naspipe.suggestions import listing, nearest
 from naspipe.usercode import user_traceback
-from naspipe.wording import fault_of
-
-DEFAULT_DELAY = 8
-"""The delay of always-active layers where a configuration sets none."""
+from naspipe.wording import fault_of, listing, nearest
 
 
 @dataclass(frozen=True)
@@ -121,20 +116,7 @@ def resolve(source: Source) -> RunConfig:
     search = result["search"]
     search["objectives"] = [absolute_reference(name, source.directory) for name in search["objectives"]]
     search["constraints"] = [_absolute_condition(text, source.directory) for text in search["constraints"]]
-    if result["training"]["delay"] is None:
-        try:
-            result["training"]["delay"] = _default_delay(result["executor"])
-        except InputError as error:
-            key = EXECUTOR.key
-            raise ConfigError([Problem(path_text(key), str(error), source.origin_of_all(key))]) from error
     return RunConfig.model_validate_json(json.dumps(result))
-
-
-def _default_delay(section: dict[str, Any]) -> int | None:
-    """Return the delay where none is set: a fixed number, or None where the contract has no delay."""
-    executor = construct(registry.executors, section["name"], section["options"])
-    shape = PipelineShape(section["stages"], microbatches=1, subnets=1)
-    return DEFAULT_DELAY if executor.contract(shape).allows_delay else None
 
 
 def _section(tree: Mapping[str, Any], key: tuple[str, ...]) -> dict[str, Any] | None:

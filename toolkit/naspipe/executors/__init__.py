@@ -1,5 +1,5 @@
 """Executors: policies over integers; imports no torch."""
 
-from naspipe.executors.executor import Executor as Executor
-from naspipe.executors.executor import PipelineShape as PipelineShape
-from naspipe.executors.executor import StageView as StageView
+from naspipe.pipeline.executor import Executor as Executor
+from naspipe.pipeline.executor import PipelineShape as PipelineShape
+from naspipe.pipeline.executor import StageView as StageView

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from naspipe.executors.executor import Executor, PipelineShape, StageView
 from naspipe.pipeline.action import Action
 from naspipe.pipeline.contract import CAUSAL, Contract
+from naspipe.pipeline.executor import Executor, PipelineShape, StageView
 
 
 class CSP(Executor):

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from naspipe.executors.executor import Executor, PipelineShape, StageView
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.contract import Contract
+from naspipe.pipeline.executor import Executor, PipelineShape, StageView
 
 
 class GPipe(Executor):

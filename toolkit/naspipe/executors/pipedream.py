@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from naspipe.executors.executor import Executor, PipelineShape, StageView
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.contract import Contract
+from naspipe.pipeline.executor import Executor, PipelineShape, StageView
 
 
 class PipeDream(Executor):

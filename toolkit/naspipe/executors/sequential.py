@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from naspipe.executors.executor import Executor, PipelineShape, StageView
 from naspipe.pipeline.action import Action
 from naspipe.pipeline.contract import CAUSAL, Contract
+from naspipe.pipeline.executor import Executor, PipelineShape, StageView
 
 
 class Sequential(Executor):

@@ -8,9 +8,9 @@ from typing import NoReturn
 
 from naspipe.errors import InputError, SpaceError
 from naspipe.pipeline.subnet import SubnetShape, UsedLayer
-from naspipe.search.sampler import Sampler
 from naspipe.space import Decision, SearchSpace
-from naspipe.suggestions import listing, nearest
+from naspipe.space.sampler import Sampler
+from naspipe.wording import listing, nearest
 
 PRESETS = {
     "nlp.c0": (48, 96),

@@ -53,6 +53,26 @@ class Contract:
         return subnet - self.bound
 
     @property
+    def bulk(self) -> int:
+        """Number of subnets that read the same weights; 1 unless the contract is *flush*."""
+        return self.bound if self.kind == "flush" else 1
+
+    @property
+    def can_drain(self) -> bool:
+        """Whether there are moments at which all subnets so far have been updated and no other has read.
+
+        Only then can checkpoints be written. Under *stale*, draining would change which versions are read.
+        """
+        return self.kind != "stale"
+
+    @property
+    def equal_runs(self) -> str:
+        """The runs that give the same bits: ``sequential``, the contract's own text, or an empty text for none."""
+        if self.allows_delay:
+            return "sequential"
+        return str(self) if self.can_drain else ""
+
+    @property
     def allows_delay(self) -> bool:
         """Whether always-active layers may be read a fixed delay late."""
         return self.kind == "causal" or (self.kind == "flush" and self.bound == 1)

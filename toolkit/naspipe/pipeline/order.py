@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from naspipe.pipeline.active_subnet import Flight
 from naspipe.pipeline.contract import Contract
-from naspipe.pipeline.flight import Flight
 from naspipe.pipeline.partition import Cuts
 
 

@@ -14,7 +14,7 @@ from naspipe.pipeline.action import Action, PlannedAction
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.plan import Message, Plan, PlannedSubnet
 from naspipe.pipeline.subnet import UsedLayer
-from naspipe.suggestions import nearest
+from naspipe.wording import nearest
 
 VERSION = 1
 """Raised when a file of today could be misread tomorrow."""

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 
 from naspipe.errors import NaspipeError
-from naspipe.executors.executor import Executor, PipelineShape, StageView, require_support
 from naspipe.pipeline.action import Action, Kind, PlannedAction
-from naspipe.pipeline.flight import Costs, Flight, sum_costs
-from naspipe.pipeline.gate import Gate, Passage, open_gate
+from naspipe.pipeline.active_subnet import Costs, Flight, sum_costs
+from naspipe.pipeline.drain import Admission, DrainRule, never_drain
+from naspipe.pipeline.executor import Executor, PipelineShape, StageView, require_support
 from naspipe.pipeline.order import UpdateOrder
 from naspipe.pipeline.partition import Cuts
 from naspipe.pipeline.subnet import SubnetShape
@@ -42,7 +42,7 @@ class Planner:
         window: int | None = None,
         latency: int = 0,
         first: int = 0,
-        gate: Gate = open_gate,
+        drains: DrainRule = never_drain,
     ) -> None:
         """Prepare a plan; no subnet is pulled yet.
 
@@ -55,7 +55,7 @@ class Planner:
             window: Subnets in flight at most; by default the executor says.
             latency: Ticks that a message takes from stage to stage.
             first: The first subnet to train; all before it have been updated. A multiple of the bulk of *flush*.
-            gate: Asked once for each later subnet, before it is admitted, whether all before it must be updated first.
+            drains: Asked once for each later subnet, before it is admitted, whether the pipeline is drained first.
 
         Raises:
             InputError: Segments or a delay that the executor does not support.
@@ -72,8 +72,8 @@ class Planner:
         self._latency = latency
         self._flights: dict[int, Flight] = {}
         self._admitted = first
-        self._gate = gate
-        self._asked, self._verdict = first, Passage.OPEN
+        self._drains = drains
+        self._asked, self._admission = first, Admission.AT_ONCE
         self._last_user: dict[int, dict[str, int]] = {}
         self._order = UpdateOrder(self.contract, shape.delay, always_active, first)
         self._heap: list[tuple[int, int, int, int, int, int]] = []
@@ -119,11 +119,11 @@ class Planner:
         while len(self._flights) < self._window and self._admitted < self._count:
             index = self._admitted
             if index != self._asked:
-                self._asked, self._verdict = index, self._gate(index)
-            if self._verdict is Passage.END:
+                self._asked, self._admission = index, self._drains(index)
+            if self._admission is Admission.NEVER:
                 self._count = index
                 return
-            if self._verdict is Passage.DRAINED and self._flights:
+            if self._admission is Admission.DRAINED and self._flights:
                 return
             self._admitted += 1
             shape = next(self._source)

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Literal
 
 from naspipe.errors import InputError
-from naspipe.executors.executor import Executor, PipelineShape
-from naspipe.pipeline.gate import Gate, open_gate
+from naspipe.pipeline.drain import DrainRule, never_drain
+from naspipe.pipeline.executor import Executor, PipelineShape
 from naspipe.pipeline.partition import Cuts, balanced_cuts, explicit_cuts, segment_cuts
 from naspipe.pipeline.plan import Plan, make_plan
 from naspipe.pipeline.planner import Planner
@@ -79,7 +79,7 @@ class Scenario:
         layout: Layout,
         first: int = 0,
         subnets: Iterator[SubnetShape] | None = None,
-        gate: Gate = open_gate,
+        drains: DrainRule = never_drain,
     ) -> Planner:
         """Return a planner that has not run yet.
 
@@ -88,7 +88,7 @@ class Scenario:
             layout: Stages, segments, partition and window.
             first: The first subnet to train.
             subnets: The subnets from there on; by default ``draw`` gives them.
-            gate: As for the planner.
+            drains: As for the planner.
 
         Raises:
             InputError: More stages than blocks, a partition that does not fit, or a delay or segments that
@@ -110,23 +110,23 @@ class Scenario:
             window=layout.window,
             latency=layout.latency,
             first=first,
-            gate=gate,
+            drains=drains,
         )
 
-    def plan(self, executor: Executor, layout: Layout, name: str = "", gate: Gate = open_gate) -> Plan:
+    def plan(self, executor: Executor, layout: Layout, name: str = "", drains: DrainRule = never_drain) -> Plan:
         """Return the whole plan.
 
         Args:
             executor: Whose policy chooses.
             layout: Stages, segments, partition and window.
             name: What the plan calls the executor.
-            gate: As for the planner.
+            drains: As for the planner.
 
         Raises:
             InputError: As ``planner``.
             NaspipeError: The policy chose an action that is not ready, or waits for ever.
         """
-        return make_plan(self.planner(executor, layout, gate=gate), self.draw(), name)
+        return make_plan(self.planner(executor, layout, drains=drains), self.draw(), name)
 
     def cuts(self, layout: Layout) -> Cuts:
         """Return the partition into stages * segments parts that all subnets share.

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.plan import Plan
-from naspipe.pipeline.validator import PlanIndex, Violation
+from naspipe.pipeline.plan_index import PlanIndex, Violation
 
 LayerKey = tuple[int, str]
 

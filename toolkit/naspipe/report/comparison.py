@@ -18,7 +18,7 @@ def comparison_figure(rows: Sequence[Row], key: str, title: str) -> Any:
     """Return a figure with one bar for each training, grouped by stages.
 
     Args:
-        rows: With the keys of ``naspipe.comparison.COLUMNS``.
+        rows: With the keys of ``naspipe.verification.comparison.COLUMNS``.
         key: The column that is drawn.
         title: Title of its axis.
     """
@@ -42,7 +42,7 @@ def write_comparison(rows: Sequence[Row], path: Path, caption: str) -> None:
     """Write a self-contained page.
 
     Args:
-        rows: With the keys of ``naspipe.comparison.COLUMNS``.
+        rows: With the keys of ``naspipe.verification.comparison.COLUMNS``.
         path: File to write.
         caption: The command that measured them.
     """

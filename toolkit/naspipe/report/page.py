@@ -11,11 +11,11 @@ from naspipe.report import sections
 from naspipe.report.markup import problem, section, standalone_page
 from naspipe.report.pipeline import pipeline
 from naspipe.report.ranking import ranking
-from naspipe.report.retraining import retraining
+from naspipe.report.retraining_section import retraining
 from naspipe.report.search import search
 
 if TYPE_CHECKING:
-    from naspipe.runs.run import Run
+    from naspipe.results.view import RunView
 
 _SECTIONS = {
     "Result": sections.result,
@@ -29,7 +29,7 @@ _SECTIONS = {
 }
 
 
-def write_report(run: Run) -> Path:
+def write_report(run: RunView) -> Path:
     """Write the page of a run, whatever phase it is in; returns its path."""
     title = f"NASPipe: {run.path.name or run.path.resolve().name}"
     body = []

@@ -12,7 +12,7 @@ from naspipe.report.markup import note, plot, problem, table
 from naspipe.report.timeline import timeline_figure
 
 if TYPE_CHECKING:
-    from naspipe.runs.run import Run
+    from naspipe.results.view import RunView
 
 STRETCH = 40
 """Actions of each stage that are drawn."""
@@ -21,12 +21,12 @@ MAX_STAGES = 16
 """Stages that the table lists."""
 
 
-def pipeline(run: Run) -> Iterator[str]:
+def pipeline(run: RunView) -> Iterator[str]:
     """Yield planned and measured bubble, makespan and idle time, and the timelines; of an untraced run nothing."""
-    if not run.folder.trace.exists():
+    if not run.folder.training.trace.exists():
         return
-    measured = read_plan(run.folder.trace)
-    planned = read_plan(run.folder.plan)
+    measured = read_plan(run.folder.training.trace)
+    planned = read_plan(run.folder.training.plan)
     stages = f"{measured.stages} stage{'s' if measured.stages > 1 else ''}"
     yield note(
         f"Executor {measured.executor} on {stages}, {run.config.executor.transport}; {len(measured.subnets):,} "
@@ -43,7 +43,7 @@ def pipeline(run: Run) -> Iterator[str]:
     for plan, name, what in ((planned, "planned", "as planned"), (measured, "measured", "as measured")):
         caption = f"The beginning of the training {what}: a colour for each subnet, light forwards, dark backwards."
         yield plot(timeline_figure(plan, STRETCH * plan.stages), f"timeline-{name}", caption)
-    trace = run.folder.trace.relative_to(run.path)
+    trace = run.folder.training.trace.relative_to(run.path)
     yield note(f"All of it: naspipe plan {trace} --html FILE, in the run's folder.")
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from naspipe.records import RankRecord
 from naspipe.report.figures import ACCENT, axis_title, new_figure, wrap_text
 from naspipe.report.markup import plot, problem
-from naspipe.runs.rank_files import RankFiles
+from naspipe.results.rank_files import RankFiles
 from naspipe.search.objective import Objective
 from naspipe.search.ranking import describe_correlation
 
 if TYPE_CHECKING:
-    from naspipe.runs.run import Run
+    from naspipe.results.view import RunView
 
 
-def ranking(run: Run) -> Iterator[str]:
+def ranking(run: RunView) -> Iterator[str]:
     """Yield a figure for each finished rank check, and what makes it doubtful; nothing if there is none."""
     for record in RankFiles(run.folder.rank_check).results():
         yield plot(ranking_figure(record), f"ranking-{record.against}", _caption(record))

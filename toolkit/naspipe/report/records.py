@@ -9,7 +9,7 @@ from naspipe.errors import RunFolderError
 from naspipe.search.trial import Trial
 
 if TYPE_CHECKING:
-    from naspipe.runs.run import Run
+    from naspipe.results.view import RunView
 
 
 def read_records(lines: Iterator[Any]) -> tuple[list[Any], str]:
@@ -23,7 +23,7 @@ def read_records(lines: Iterator[Any]) -> tuple[list[Any], str]:
     return records, ""
 
 
-def read_trials(run: Run) -> tuple[list[Trial], str]:
+def read_trials(run: RunView) -> tuple[list[Trial], str]:
     """Return the trials up to the first damaged line by their index, and what is wrong with that line.
 
     Several processes evaluate at a time, so that after an interrupt the lines need not be in order.

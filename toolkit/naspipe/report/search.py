@@ -15,7 +15,7 @@ from naspipe.search.selection import rank_by_knee, sort_into_fronts
 from naspipe.search.trial import Trial, complete_trials, pareto_front
 
 if TYPE_CHECKING:
-    from naspipe.runs.run import Run
+    from naspipe.results.view import RunView
     from naspipe.search.objective import Objective
     from naspipe.space import SearchSpace
 
@@ -26,7 +26,7 @@ SURVIVORS = 4
 """Whole fronts survive until they hold one complete trial of so many."""
 
 
-def search(run: Run) -> Iterator[str]:
+def search(run: RunView) -> Iterator[str]:
     """Yield the trials: each objective over time, trade-offs, what the best have in common, and failures."""
     space, objectives = run.components.space, run.components.objectives
     trials, damage = read_trials(run)

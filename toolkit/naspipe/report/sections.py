@@ -11,15 +11,15 @@ from naspipe.report.drawing import architecture_figure
 from naspipe.report.markup import note, number, plot, problem, table
 from naspipe.report.options import option_counts
 from naspipe.report.records import read_records
-from naspipe.runs.rows import row_folder
+from naspipe.results.retraining_rows import row_folder
 
 if TYPE_CHECKING:
     from naspipe.records import EpochLine
-    from naspipe.runs.rows import Row
-    from naspipe.runs.run import Run
+    from naspipe.results.retraining_rows import RetrainingRow
+    from naspipe.results.view import RunView
 
 
-def result(run: Run) -> Iterator[str]:
+def result(run: RunView) -> Iterator[str]:
     """Yield the scores and how far the run is."""
     config = run.config
     yield note(
@@ -38,7 +38,7 @@ def result(run: Run) -> Iterator[str]:
     planned = run.rows() if run.folder.best_architecture.exists() else []
     epochs = sum(row.steps(config.retrain.epochs) for row in planned if row.trains)
     phases = (
-        ("supernet trained", run.folder.supernet, run.folder.subnets(), config.training.subnets),
+        ("supernet trained", run.folder.supernet, run.folder.training.subnets(), config.training.subnets),
         (
             "subnets searched",
             run.folder.best_architecture,
@@ -60,12 +60,12 @@ def _of(done: int, total: int | None) -> str:
     return f"{done:,} so far" if total is None else f"{done:,} of {total:,}"
 
 
-def _epochs_of(run: Run, planned: Sequence[Row]) -> Iterator[EpochLine]:
+def _epochs_of(run: RunView, planned: Sequence[RetrainingRow]) -> Iterator[EpochLine]:
     for row in planned:
         yield from row_folder(run.folder, row).logged()
 
 
-def architecture(run: Run) -> Iterator[str]:
+def architecture(run: RunView) -> Iterator[str]:
     """Yield the best architecture: text, drawing and scores in the search; retraining may have chosen another one."""
     if not run.folder.best_architecture.exists():
         yield note("The search has not finished.")
@@ -91,9 +91,9 @@ def architecture(run: Run) -> Iterator[str]:
     )
 
 
-def training(run: Run) -> Iterator[str]:
+def training(run: RunView) -> Iterator[str]:
     """Yield the losses of the subnets, and how often each option was trained."""
-    records, damage = read_records(run.folder.subnets())
+    records, damage = read_records(run.folder.training.subnets())
     yield problem(damage)
     if not records:
         yield note("No subnet has been trained yet.")
@@ -113,7 +113,7 @@ def training(run: Run) -> Iterator[str]:
     )
 
 
-def details(run: Run) -> Iterator[str]:
+def details(run: RunView) -> Iterator[str]:
     """Yield the configuration and the environment."""
     yield (f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>")
     rows = list(_flat(run.folder.facts()))

@@ -11,8 +11,9 @@ from typing import Any
 from naspipe.files import write_text
 from naspipe.pipeline.action import Kind, PlannedAction
 from naspipe.pipeline.plan import Plan
+from naspipe.pipeline.plan_index import Violation
 from naspipe.pipeline.statistics import stage_statistics
-from naspipe.pipeline.validator import Violation, explain, has_form
+from naspipe.pipeline.validator import explain, has_form
 from naspipe.pipeline.waits import CausalWait, causal_waits
 from naspipe.report.figures import INK, new_figure
 from naspipe.report.markup import note, number, plot, problem, section, standalone_page, table

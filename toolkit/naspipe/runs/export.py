@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +19,15 @@ from torch.utils import _pytree as pytree  # flattens any nest; torch offers no 
 from naspipe import registry
 from naspipe.config.resolve import construct
 from naspipe.errors import InputError, RunError, RunFolderError
-from naspipe.files import digest_tensors, read_json, save_tensors, write_json, writing
+from naspipe.files import digest_tensors, read_json, replacing, save_tensors, write_json
 from naspipe.records import ExportDescription
-from naspipe.runs.run import Run
-from naspipe.runs.weights import load_weights
+from naspipe.results.view import RunView
+from naspipe.results.weights import load_weights
 from naspipe.search.evaluation import Evaluator
 from naspipe.space import Architecture, SearchSpace
-from naspipe.suggestions import listing, nearest
+from naspipe.supernet.determinism import deterministic
 from naspipe.supernet.supernet import build_subnet
-from naspipe.training.determinism import deterministic
+from naspipe.wording import listing, nearest
 
 SUFFIXES = {"state_dict": ".safetensors", "torch.export": ".pt2"}
 """The formats, and how their files end."""
@@ -65,7 +64,7 @@ class Exported:
 
 
 def export_model(
-    run: Run, form: str = "state_dict", out: str | Path | None = None, architecture: str | None = None
+    run: RunView, form: str = "state_dict", out: str | Path | None = None, architecture: str | None = None
 ) -> Exported:
     """Write a subnet to a file, read it back and compare it bit for bit.
 
@@ -96,19 +95,12 @@ def export_model(
     with deterministic(run.config.training.threads, run.config.training.device):
         module, chosen, weights = _choose(run, architecture)
         example = run.splits.validation.batch(list(range(min(SAMPLES, len(run.splits.validation)))), key=0).inputs
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{os.getpid()}.{path.name}")
-        try:
+        with replacing(path) as temporary:
             if form == "state_dict":
                 batch = None
                 _write_weights(run, module, chosen, temporary, example)
             else:
                 batch = _write_program(module, temporary, example)
-            with writing(path):
-                temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
     text = run.components.space.format(chosen)
     load = "naspipe.runs.export.load_exported(this file)"
     write_json(
@@ -155,7 +147,7 @@ def load_exported(path: str | Path) -> nn.Module:
     return _load_weights(space, space.architecture(Architecture(description.architecture)), file)
 
 
-def _choose(run: Run, text: str | None) -> tuple[nn.Module, Architecture, str]:
+def _choose(run: RunView, text: str | None) -> tuple[nn.Module, Architecture, str]:
     """Return the module to export, on the CPU, its architecture, and where its weights come from."""
     if text is None:
         return run.best(), run.retrained_architecture(), "of the retrained best subnet"
@@ -164,7 +156,7 @@ def _choose(run: Run, text: str | None) -> tuple[nn.Module, Architecture, str]:
     return evaluator.subnet(architecture).to("cpu"), architecture, "of the supernet, normalisation calibrated"
 
 
-def _write_weights(run: Run, module: nn.Module, architecture: Architecture, path: Path, example: Any) -> None:
+def _write_weights(run: RunView, module: nn.Module, architecture: Architecture, path: Path, example: Any) -> None:
     save_tensors(path, module.state_dict(), {"format": "pt"})
     loaded = _load_weights(run.components.space, architecture, path)
     if digest_tensors(loaded.state_dict()) != digest_tensors(module.state_dict()):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from naspipe.errors import InputError, NaspipeError, RunError
 from naspipe.files import JsonLines, write_json
 from naspipe.keys import keyed_random
 from naspipe.records import RankedLine, RankRecord, ScoreLine, TruthLine
-from naspipe.runs.progress import Progress, Watch
-from naspipe.runs.rank_files import RankFiles
+from naspipe.results.rank_files import RankFiles
+from naspipe.results.view import RunView
 from naspipe.runs.rank_truths import Truth, find_truth
 from naspipe.search.evaluation import Evaluator
 from naspipe.search.objective import Objective, read_directions, read_metrics, require_objectives
@@ -20,9 +20,7 @@ from naspipe.search.ranking import find_doubts, measure_agreement, measure_gain,
 from naspipe.space import Architecture
 from naspipe.space.distinct import distinct_architectures
 from naspipe.supernet.supernet import Supernet
-
-if TYPE_CHECKING:
-    from naspipe.runs.run import Run
+from naspipe.training.progress import Progress, Watch
 
 LEAST = 3
 """Architectures of the smallest check; of two there is only one order to get right."""
@@ -35,7 +33,7 @@ Evaluate = Callable[[Architecture], Mapping[str, object]]
 Result = TypeVar("Result")
 
 
-def check_ranking(run: Run, against: str, architectures: int | None, seeds: int, watch: Watch) -> RankRecord:
+def check_ranking(run: RunView, against: str, architectures: int | None, seeds: int, watch: Watch) -> RankRecord:
     """Check a run's supernet, or go on with a check that was broken off; returns and writes what comes of it.
 
     What has been scored or trained is looked up in the run's folder, whatever check it was for.
@@ -62,15 +60,15 @@ def check_ranking(run: Run, against: str, architectures: int | None, seeds: int,
     return _Check(run, against, objective, truth, watch).finish(pool, count, seeds)
 
 
-def how_to_go_on(run: Run, against: str, architectures: int | None, seeds: int) -> str:
+def how_to_resume_check(run: RunView, against: str, architectures: int | None, seeds: int) -> str:
     """Return what to say when a check is interrupted."""
     options = f"--against {shlex.quote(against)} --seeds {seeds}"
     if architectures is not None:
         options += f" --architectures {architectures}"
-    return f"To go on: naspipe rank-check {run.folder.quoted} {options}"
+    return f"To resume: naspipe rank-check {run.folder.quoted} {options}"
 
 
-def _score_objective(run: Run) -> Objective:
+def _score_objective(run: RunView) -> Objective:
     """Return the run's first objective that takes the supernet's weights to measure."""
     metrics = read_directions(run.components.task)
     for objective in run.components.objectives:
@@ -83,7 +81,7 @@ def _score_objective(run: Run) -> Objective:
     )
 
 
-def _draw_pool(run: Run, truth: Truth, wanted: int | None) -> tuple[list[Architecture], int]:
+def _draw_pool(run: RunView, truth: Truth, wanted: int | None) -> tuple[list[Architecture], int]:
     """Return the architectures to be scored, and how many of them are to be checked."""
     count = truth.default_count if wanted is None else wanted
     if count < LEAST:
@@ -102,7 +100,7 @@ def _draw_pool(run: Run, truth: Truth, wanted: int | None) -> tuple[list[Archite
 class _Check:
     """One check: scores of the pool, the choice from it, truths, and what comes of them."""
 
-    def __init__(self, run: Run, against: str, objective: Objective, truth: Truth, watch: Watch) -> None:
+    def __init__(self, run: RunView, against: str, objective: Objective, truth: Truth, watch: Watch) -> None:
         """Read what is known; damaged files are found before anything is computed."""
         self._run = run
         self._space = run.components.space
@@ -233,7 +231,7 @@ class _Check:
         self._watch(Progress(phase, done, total, detail))
 
 
-def _evaluation(run: Run, weights: Weights) -> Evaluate:
+def _evaluation(run: RunView, weights: Weights) -> Evaluate:
     """Return what evaluates an architecture with the weights of the trained supernet, or with those it began with."""
     if weights == "trained":
         supernet = run.supernet()

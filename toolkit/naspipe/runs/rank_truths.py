@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from naspipe import registry
-from naspipe.directions import Direction
 from naspipe.errors import InputError, NaspipeError, SearchError, TrainingError
 from naspipe.keys import derive_key
+from naspipe.records import Direction
+from naspipe.results.view import RunView
 from naspipe.search.evaluation import measure_split
 from naspipe.search.measure import Candidate, take
 from naspipe.search.objective import Objective, find_measure, measure_name, read_metrics, require_objectives
-from naspipe.search.retraining import retrain
 from naspipe.space import Architecture, SearchSpace
-from naspipe.suggestions import listing, nearest
 from naspipe.supernet.supernet import build_subnet
+from naspipe.training.standalone import retrain
 from naspipe.usercode import calling
-
-if TYPE_CHECKING:
-    from naspipe.runs.run import Run
+from naspipe.wording import listing, nearest
 
 RETRAIN = "retrain"
 """The truth by stand-alone training."""
@@ -74,7 +71,7 @@ class Retraining(Truth):
     pool_factor = 5
     is_random = True
 
-    def __init__(self, run: Run, objective: Objective) -> None:
+    def __init__(self, run: RunView, objective: Objective) -> None:
         self.name = objective.name
         self.direction = objective.direction
         self._run = run
@@ -131,7 +128,7 @@ class Measured(Truth):
         return take(self.name, self._measure, Candidate(self._space, architecture))[self.name]
 
 
-def find_truth(run: Run, against: str, objective: Objective) -> Truth:
+def find_truth(run: RunView, against: str, objective: Objective) -> Truth:
     """Return what ``--against`` names.
 
     Args:

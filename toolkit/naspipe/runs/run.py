@@ -1,41 +1,35 @@
-"""Run: a run folder and its phases; what the command line calls."""
+"""Run: a run's folder with the phases that fill it; what the command line calls."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from naspipe.checks import check_task, load_splits
-from naspipe.components import Components, as_config, build_components
-from naspipe.config.resolve import resolve_file
 from naspipe.config.schema import RunConfig
 from naspipe.environment import describe_environment, is_follower
-from naspipe.errors import InputError, RunFolderError
-from naspipe.files import digest_tensors, load_tensors, reading, write_json, write_text
-from naspipe.planning import check_layout
-from naspipe.records import RankRecord, RowScores
-from naspipe.runs.folder import RunFolder, create_folder
-from naspipe.runs.progress import Watch, ignore
-from naspipe.runs.remains import clear_remains
-from naspipe.runs.retraining import retrain_best
-from naspipe.runs.rows import Row, plan_rows, row_folder
-from naspipe.runs.searching import extend_budget, search_supernet, settle_search, with_workers
+from naspipe.errors import InputError
+from naspipe.files import write_json, write_text
+from naspipe.preflight.run_check import check_run
+from naspipe.records import RankRecord
+from naspipe.results.folder import RunFolder
+from naspipe.results.view import RunView, read_run
+from naspipe.runs.fingerprint import search_fingerprint
+from naspipe.runs.lock import RunLock
+from naspipe.runs.new_folder import create_folder
+from naspipe.runs.retrain_phase import retrain_best
+from naspipe.runs.search_phase import extend_budget, search_run, with_workers
 from naspipe.runs.stopping import stopped_by_sigterm
-from naspipe.runs.training import finish_training, how_to_go_on, refuse_stale, train_supernet
-from naspipe.runs.weights import load_weights
-from naspipe.search.trial import Trial
-from naspipe.space import Architecture
-from naspipe.supernet.supernet import Supernet, build_subnet
-from naspipe.tasks.data import Splits
-from naspipe.training.determinism import deterministic
+from naspipe.runs.train_phase import how_to_resume_training, refuse_without_checkpoints, train_run
+from naspipe.supernet.determinism import deterministic
+from naspipe.supernet.supernet import Supernet
+from naspipe.training.context import RunContext
+from naspipe.training.progress import Watch, ignore
+from naspipe.training.supernet_training import finish_training
 
 
-class Run:
+class Run(RunView):
     """One run: its folder, and the phases train, search, retrain and report.
 
     ``naspipe.run`` goes through all of them. Each phase reads what the one before left in the folder, so
@@ -45,23 +39,20 @@ class Run:
     def __init__(
         self,
         folder: RunFolder,
-        config: RunConfig,
+        config: RunConfig | RunContext,
         watch: Watch = ignore,
-        splits: Splits | None = None,
         untrained: Supernet | None = None,
     ) -> None:
         """Use ``Run.create`` or ``Run.open``."""
-        self.folder = folder
-        self.config = config
+        super().__init__(folder, config)
         self._watch = watch
-        self._splits = splits
         self._untrained = untrained
-        self._held = False
+        self._lock = RunLock(folder.root)
 
     @classmethod
     def create(
         cls,
-        config: RunConfig | str | Path | Mapping[str, Any],
+        config: RunContext | RunConfig | str | Path | Mapping[str, Any],
         out: str | Path | None = None,
         watch: Watch = ignore,
     ) -> Run:
@@ -77,31 +68,22 @@ class Run:
             TaskError: The task does not work; no folder is made.
             SpaceError: The blocks cannot be built, or do not fit the task; no folder is made.
             RunFolderError: The folder exists.
-            InputError: The layout does not fit, or this process only follows another.
+            InputError: The layout does not fit, or this process only trains a stage for another one.
         """
         if is_follower():
             raise InputError(
                 "of the processes that torchrun starts, only that of rank 0 makes a run; the command line sees to it: "
                 "torchrun --nproc-per-node STAGES -m naspipe run CONFIG."
             )
-        resolved = as_config(config)
+        context = RunContext.load(config)
         # Before the folder is made, so that missing data or a broken space leaves nothing behind.
-        components = build_components(resolved)
-        with deterministic(resolved.training.threads, resolved.training.device):
-            freeze = resolved.training.freeze_always_active
-            untrained = Supernet(components.space, resolved.seed, freeze_always_active=freeze)
-        splits = check_task(components, resolved, untrained)
-        check_layout(resolved, components, splits).warn()
-        if resolved.retrain.processes > 1:
-            from naspipe.runs.replicas import check_replicas
-
-            check_replicas(resolved)
+        untrained = check_run(context, watch)
+        resolved = context.config
         folder = create_folder(out, (resolved.space.name, resolved.task.name))
-        run = cls(folder, resolved, watch, splits, untrained)
-        # The configuration comes last: with it, the folder is a run's, and can be gone on with.
+        # The configuration comes last: with it, the folder is a run's, and can be resumed.
         write_json(folder.environment, describe_environment(resolved.seed, resolved.training.threads))
         write_text(folder.config, resolved.to_yaml())
-        return run
+        return cls(folder, context, watch, untrained)
 
     @classmethod
     def open(cls, path: str | Path, watch: Watch = ignore) -> Run:
@@ -115,43 +97,8 @@ class Run:
             RunFolderError: It is no run folder.
             ConfigError: A plug-in that the run uses cannot be found any more.
         """
-        folder = RunFolder(Path(path))
-        if not folder.config.is_file():
-            raise RunFolderError(f"{path} is no run folder: there is no {folder.config.name} in it.")
-        config, _ = resolve_file(folder.config)
+        folder, config = read_run(path)
         return cls(folder, config, watch)
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self.folder.root
-
-    @cached_property
-    def components(self) -> Components:
-        """The run's plug-ins; used to look at, since samplers and strategies serve one phase."""
-        return build_components(self.config)
-
-    @property
-    def watch(self) -> Watch:
-        """What is called with the progress of each phase."""
-        return self._watch
-
-    @property
-    def splits(self) -> Splits:
-        """The task's data, loaded when first asked for."""
-        if self._splits is None:
-            self._splits = load_splits(self.components.task, self.config.seed)
-        return self._splits
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the trained supernet: names, types, shapes and bits of its weights.
-
-        Raises:
-            RunFolderError: The supernet has not been trained.
-        """
-        self.folder.require_supernet()
-        return digest_tensors(load_tensors(self.folder.supernet))
 
     def train(self, trace: bool = False) -> Run:
         """Train the supernet and save it; returns the run.
@@ -160,32 +107,32 @@ class Run:
             trace: Record what each stage did, when, and the versions it saw, in ``train/trace.json``.
 
         Raises:
-            RunFolderError: It has been trained, its training was broken off, or another process works here.
+            RunFolderError: It has been trained, its training was interrupted, or another process works here.
             TrainingError: It cannot go on.
             RunError: A file cannot be written.
         """
-        with self._phase(how_to_go_on(self.config, self.folder)):
+        with self._phase(how_to_resume_training(self.context, self.folder)):
             self.folder.refuse_trained()
-            train_supernet(self.config, self.folder, self.splits, self._watch, self._take_untrained(), trace)
+            train_run(self.context, self.folder, self._watch, self._take_untrained(), trace)
         return self
 
     def resume(self) -> Run:
-        """Go on where the run was broken off, in whatever phase, and finish it; returns the run.
+        """Resume the run where it was interrupted, in whatever phase, and finish it; returns the run.
 
-        The result is that of a run which was not broken off, bit for bit. ``naspipe.runs.resuming.reopen`` opens a run
+        The result is that of a run without the interrupt, bit for bit. ``naspipe.runs.resuming.reopen`` opens a run
         with another layout.
 
         Raises:
-            RunFolderError: A file is damaged, another process works here, or the training cannot go on exactly.
+            RunFolderError: A file is damaged, another process works here, or the training cannot be resumed exactly.
             RunError: A phase failed.
         """
-        # No other process may come in between two phases, nor SIGTERM without a word.
-        with self._holding(), stopped_by_sigterm(self.folder.how_to_go_on):
+        # No other process may come in between two phases, and SIGTERM must not pass unreported.
+        with self._lock.held(), stopped_by_sigterm(self.folder.how_to_resume):
             if not self.folder.supernet.exists():
-                refuse_stale(self.config, self.folder)
-                with self._phase(self.folder.how_to_go_on):
-                    train_supernet(self.config, self.folder, self.splits, self._watch, None, trace=False)
-            finish_training(self.folder)
+                refuse_without_checkpoints(self.context, self.folder)
+                with self._phase(self.folder.how_to_resume):
+                    train_run(self.context, self.folder, self._watch, None, trace=False)
+            finish_training(self.folder.training)
             if not self.folder.best_architecture.exists():
                 self.search()
             if not self.folder.best_metrics.exists():
@@ -193,18 +140,14 @@ class Run:
             self.report()
         return self
 
-    def _take_untrained(self) -> Supernet | None:
-        """Hand out the supernet that was built to check it; whoever trains it in place has it alone."""
-        untrained, self._untrained = self._untrained, None
-        return untrained
-
     def search(self, extend: int | None = None, workers: int | None = None) -> Run:
         """Search the trained supernet and name the best architecture; returns the run.
 
-        A search that was broken off goes on where it stopped: what has been evaluated is looked up.
+        A search that was interrupted is resumed: what has been evaluated is looked up.
 
         Args:
-            extend: Trials to add to the budget; a search that has finished goes on then. What it led to is put aside.
+            extend: Trials to add to the budget; a search that has finished is then continued, and its result is put
+                aside.
             workers: Processes that evaluate; by default as many as the configuration says.
 
         Raises:
@@ -214,19 +157,18 @@ class Run:
             InputError: An argument is less than one, or workers cannot find a plug-in.
             RunError: A file cannot be written.
         """
-        with self._phase(f"To go on: naspipe search {self.folder.quoted}"):
+        with self._phase(f"To resume: naspipe search {self.folder.quoted}"):
             self.folder.require_supernet()
             if extend is None:
                 more = f"Or add trials to it: naspipe search {self.folder.quoted} --extend N."
                 self.folder.refuse(self.folder.best_architecture, "a finished search", more)
             config = with_workers(self.config, workers)
-            components = build_components(self.config)
-            settle_search(self.config, components, self.folder)
+            search_fingerprint(self.context, self.folder).check(self.folder.trials.exists())
             known = self.trials()
             if extend is not None:
-                self.config = extend_budget(self.config, self.folder, len(known), extend)
+                self.context.config = extend_budget(self.config, self.folder, len(known), extend)
                 config = with_workers(self.config, workers)
-            search_supernet(config, components, self.folder, self.supernet(), self.splits, known, self._watch)
+            search_run(self, config, known, self._watch)
         return self
 
     def retrain(self) -> Run:
@@ -243,17 +185,19 @@ class Run:
             TrainingError: A row cannot go on.
             RunError: A saved model does not evaluate as the trained one did, or a file cannot be written.
         """
-        with self._phase(f"To go on: naspipe retrain {self.folder.quoted}"):
+        with self._phase(f"To resume: naspipe retrain {self.folder.quoted}"):
             self.folder.require_best()
             self.folder.refuse(self.folder.best_metrics, "a retrained model")
-            retrain_best(self)
+            if self.config.retrain.inits == ("scratch",):
+                self._supernet = None  # Its memory is needed no longer.
+            retrain_best(self, self._watch)
         return self
 
     def rank_check(self, against: str = "retrain", architectures: int | None = None, seeds: int = 1) -> RankRecord:
         """Compare the supernet's order of random architectures with the true one; returns what comes of it.
 
-        What has been scored or trained is looked up, so a check that was broken off goes on where it stopped, and one
-        of more architectures or seeds adds to what there is.
+        What has been scored or trained is looked up, so a check that was interrupted is resumed, and one of more
+        architectures or seeds adds to what there is.
 
         Args:
             against: ``retrain``, or an objective that needs the architecture only, such as a table of accuracies.
@@ -265,119 +209,40 @@ class Run:
             RunFolderError: A file is damaged, or another process works here.
             RunError: Nearly everything failed, or a file cannot be written.
         """
-        from naspipe.runs.rank_check import check_ranking, how_to_go_on
+        # Other commands need not wait for its imports.
+        from naspipe.runs.rank_check import check_ranking, how_to_resume_check
 
-        with self._phase(how_to_go_on(self, against, architectures, seeds)):
+        with self._phase(how_to_resume_check(self, against, architectures, seeds)):
             return check_ranking(self, against, architectures, seeds, self._watch)
 
     def report(self) -> Path:
         """Write ``report.html`` from what the run has so far; returns its path."""
+        # Importing plotly takes time that other phases need not wait for.
         from naspipe.report.page import write_report
 
         return write_report(self)
 
-    def best(self) -> nn.Module:
-        """Return the retrained subnet that won, an ordinary module in evaluation mode, on the CPU.
-
-        Raises:
-            RunFolderError: It has not been retrained.
-        """
-        module = build_subnet(self.components.space, self.retrained_architecture(), self.config.seed)
-        load_weights(module, self.folder.best_model)
-        return module.eval()
-
-    def best_architecture(self) -> Architecture:
-        """Return the architecture that the search found best.
-
-        Raises:
-            RunFolderError: The search has not finished.
-        """
-        self.folder.require_best()
-        best = self.folder.best_trial()
-        with reading(str(self.folder.best_architecture), "Has the search space changed?"):
-            return self.components.space.architecture(Architecture(best.architecture))
-
-    def rows(self) -> list[Row]:
-        """Return the rows of the retraining, finished or not, in order.
-
-        Raises:
-            RunFolderError: The search has not finished, or a file is damaged.
-        """
-        return plan_rows(self.folder, self.config.retrain, self.components.space, self.components.objectives)
-
-    def retrained(self) -> list[RowScores]:
-        """Return the scores of the rows that are finished, in order.
-
-        Raises:
-            RunFolderError: The search has not finished, or a file is damaged.
-        """
-        files = [row_folder(self.folder, row) for row in self.rows()]
-        return [row.scores() for row in files if row.metrics.exists()]
-
-    def retrained_architecture(self) -> Architecture:
-        """Return the architecture of the row that won; another than the search found best, where several are retrained.
-
-        Raises:
-            RunFolderError: It has not been retrained.
-        """
-        self.folder.require_retrained()
-        with reading(str(self.folder.best_metrics), "Has the search space changed?"):
-            return self.components.space.architecture(Architecture(self.folder.best_scores().architecture))
-
-    def best_metrics(self) -> dict[str, Any]:
-        """Return the scores of the row that won: text, validation, test, parameters, and which row it is.
-
-        Raises:
-            RunFolderError: It has not been retrained.
-        """
-        self.folder.require_retrained()
-        return self.folder.best_scores().model_dump()
-
-    def trials(self) -> list[Trial]:
-        """Return the trials so far, in order."""
-        return sorted(self.folder.evaluated(self.components.space, self.components.objectives), key=lambda t: t.index)
-
-    def supernet(self) -> Supernet:
-        """Return the trained supernet, on the run's device.
-
-        Raises:
-            RunFolderError: It has not been trained, or belongs to another space.
-        """
-        self.folder.require_supernet()
-        supernet = Supernet(self.components.space, self.config.seed)
-        load_weights(supernet.blocks, self.folder.supernet)
-        return supernet.to(self.config.training.device)
+    def _take_untrained(self) -> Supernet | None:
+        """Return the supernet that was built to check it, once: training changes it in place."""
+        untrained, self._untrained = self._untrained, None
+        return untrained
 
     @contextlib.contextmanager
-    def _phase(self, how_to_go_on: str) -> Iterator[None]:
-        """Hold the folder and compute deterministically; an interrupt, or SIGTERM, says how to go on."""
+    def _phase(self, how_to_resume: str) -> Iterator[None]:
+        """Hold the folder and compute deterministically; an interrupt, or SIGTERM, says how to resume."""
         with (
-            self._holding(),
-            stopped_by_sigterm(how_to_go_on),
+            self._lock.held(),
+            stopped_by_sigterm(how_to_resume),
             deterministic(self.config.training.threads, self.config.training.device),
         ):
             try:
                 yield
             except KeyboardInterrupt as error:
-                raise KeyboardInterrupt(f"Interrupted. {how_to_go_on}") from error
-
-    @contextlib.contextmanager
-    def _holding(self) -> Iterator[None]:
-        """Keep other processes from working in the folder, and wait for those that a killed one has left."""
-        if self._held:
-            yield
-            return
-        with self.folder.locked():
-            clear_remains(self.path)
-            self._held = True
-            try:
-                yield
-            finally:
-                self._held = False
+                raise KeyboardInterrupt(f"Interrupted. {how_to_resume}") from error
 
 
 def run(
-    config: RunConfig | str | Path | Mapping[str, Any],
+    config: RunContext | RunConfig | str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     watch: Watch = ignore,
 ) -> Run:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from naspipe.errors import InputError
 from naspipe.search.trial import Trial, complete_trials
-from naspipe.suggestions import listing, nearest
+from naspipe.wording import listing, nearest
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,

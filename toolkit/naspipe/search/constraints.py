@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from naspipe import registry
 from naspipe.errors import InputError
 from naspipe.search.conditions import Condition, parse_condition
 from naspipe.search.measure import Measure
 from naspipe.search.objective import PARAMETERS, find_measure, measure_name, read_directions
-from naspipe.suggestions import listing, nearest
 from naspipe.tasks.task import Task
+from naspipe.wording import listing, nearest
 
 
 def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
@@ -33,17 +33,23 @@ def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
     return constraints
 
 
-def find_measures(task: Task, objectives: Sequence[str], constraints: Sequence[Condition]) -> dict[str, Measure]:
+def find_measures(
+    task: Task,
+    objectives: Sequence[str],
+    constraints: Sequence[Condition],
+    find: Callable[[str], Measure] = find_measure,
+) -> dict[str, Measure]:
     """Return every measure that a search takes, by the name of its metric.
 
     Args:
         task: Its metrics are no measures.
         objectives: Names of the objectives, as the configuration gives them.
         constraints: As ``find_constraints`` returned them.
+        find: Returns a measure by its name.
 
     Raises:
         PluginError: One cannot be found or imported.
     """
     metrics = read_directions(task)
     names = [PARAMETERS, *(name for name in objectives if name not in metrics), *(c.metric for c in constraints)]
-    return {measure_name(name): find_measure(name) for name in dict.fromkeys(names)}
+    return {measure_name(name): find(name) for name in dict.fromkeys(names)}

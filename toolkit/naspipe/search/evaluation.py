@@ -12,6 +12,7 @@ from naspipe.config.schema import RunConfig
 from naspipe.errors import TaskError
 from naspipe.keys import derive_key
 from naspipe.space import Architecture
+from naspipe.supernet.determinism import seed_generators
 from naspipe.supernet.normalization import (
     calibrate_statistics,
     drop_statistics,
@@ -21,7 +22,6 @@ from naspipe.supernet.normalization import (
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Dataset, EpochOrder, Splits, move_batch
 from naspipe.tasks.task import Task
-from naspipe.training.determinism import seed_generators
 
 
 class ModuleEvaluator:

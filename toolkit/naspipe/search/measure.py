@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from naspipe import registry
 from naspipe.config.schema import LatencyConfig
-from naspipe.directions import Direction
 from naspipe.errors import SearchError
+from naspipe.records import Direction
 from naspipe.search.numbers import as_number
 from naspipe.space import Architecture, SearchSpace
 from naspipe.usercode import calling
@@ -104,7 +105,23 @@ class Measure(ABC):
         """Return the number, finite; or a mapping that holds it under ``value``, and more under names of its own."""
 
 
-def measure_class(function: Callable[[Candidate], float], direction: Direction) -> type[Measure]:
+def register_objective(name: str, direction: Direction) -> Callable[[Callable[[Candidate], float]], type[Measure]]:
+    """Register a function of a ``Candidate`` as an objective under ``name``; a decorator.
+
+    The function's name then stands for a ``Measure``, so that a configuration can refer to it as ``file.py:function``.
+
+    Args:
+        name: What configurations call it.
+        direction: Which way is better, ``maximize`` or ``minimize``.
+    """
+
+    def decorate(function: Callable[[Candidate], float]) -> type[Measure]:
+        return registry.objectives.register(name)(_measure_class(function, direction))
+
+    return decorate
+
+
+def _measure_class(function: Callable[[Candidate], float], direction: Direction) -> type[Measure]:
     """Return a function as a class of measures."""
 
     def measure(self: Measure, candidate: Candidate) -> float:

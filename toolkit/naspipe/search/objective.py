@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -13,9 +13,9 @@ from naspipe.config.schema import SearchConfig
 from naspipe.errors import InputError, PluginError, TaskError
 from naspipe.search.measure import Measure
 from naspipe.search.numbers import as_number
-from naspipe.suggestions import listing, nearest
 from naspipe.tasks.task import Direction, Task
 from naspipe.usercode import calling
+from naspipe.wording import listing, nearest
 
 PARAMETERS = "parameters"
 """The measure that is taken of every candidate."""
@@ -58,8 +58,13 @@ def read_directions(task: Task) -> dict[str, Direction]:
     return dict(directions)
 
 
-def find_objectives(task: Task, names: Sequence[str]) -> list[Objective]:
+def find_objectives(task: Task, names: Sequence[str], find: Callable[[str], Measure] | None = None) -> list[Objective]:
     """Return the objectives of these names: metrics of the task, and measures.
+
+    Args:
+        task: Gives the metrics.
+        names: Names of metrics and measures, or references to measures.
+        find: Returns a measure by its name; by default ``find_measure``.
 
     Raises:
         TaskError: The task does not say which way its metrics are better.
@@ -87,7 +92,7 @@ def find_objectives(task: Task, names: Sequence[str]) -> list[Objective]:
                 f"there is no objective {name!r}.{nearest(name, all_names)} There are the metrics of the task, "
                 f"{listing(metrics)}, and the measures {listing(known)}, or a reference: file.py:Class.{remedy}"
             )
-        found.append(Objective(measure_name(name), find_measure(name).direction))
+        found.append(Objective(measure_name(name), (find or find_measure)(name).direction))
     if len({objective.name for objective in found}) != len(names):
         raise InputError(f"objectives must differ, but are {list(names)!r}.")
     return found

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from naspipe.directions import Direction
-from naspipe.records import Correlation, Gain
+from naspipe.records import Correlation, Direction, Gain
 
 RESAMPLES = 5_000
 """Bootstrap resamples of an interval."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from naspipe.errors import InputError
 from naspipe.search.objective import Objective
 from naspipe.search.trial import Trial, complete_trials, costs_of, dominates
-from naspipe.suggestions import listing, nearest
+from naspipe.wording import listing, nearest
 
 KNEE = "knee"
 """What ``pick_trials`` calls the knee of the Pareto front."""

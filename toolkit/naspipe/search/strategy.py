@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from naspipe.directions import Direction
 from naspipe.errors import InputError
+from naspipe.records import Direction
 from naspipe.space import Architecture, SearchSpace
 
 

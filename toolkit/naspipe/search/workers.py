@@ -12,12 +12,17 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import torch
 from torch import nn
 
-from naspipe.config.resolve import resolve
+from naspipe.config.resolve import TASK, construct, resolve
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import Source
 from naspipe.errors import InputError, SearchError
+from naspipe.search.evaluation import ModuleEvaluator
+from naspipe.search.loop import reason_of
+from naspipe.supernet.determinism import deterministic
+from naspipe.tasks.loading import load_splits
 
 MAX_DEATHS = 2
 """Workers that may die over one candidate before it counts as failed."""
@@ -204,13 +209,6 @@ def serve(connection: Connection, config: dict[str, Any], number: int) -> None:
         config: The run's configuration, as its YAML holds it.
         number: The worker's place among the others.
     """
-    import torch
-
-    from naspipe.checks import load_splits
-    from naspipe.components import build_components
-    from naspipe.search.evaluation import ModuleEvaluator
-    from naspipe.search.loop import reason_of
-    from naspipe.training.determinism import deterministic
 
     def answer(kind: str, content: object) -> None:
         connection.send_bytes(pickle.dumps((kind, content)))
@@ -222,8 +220,8 @@ def serve(connection: Connection, config: dict[str, Any], number: int) -> None:
             if training.device == "cuda":
                 torch.cuda.set_device(number % torch.cuda.device_count())
             try:
-                components = build_components(resolved)
-                evaluator = ModuleEvaluator(components.task, load_splits(components.task, resolved.seed), resolved)
+                task = construct(TASK.registry, resolved.task.name, resolved.task.parameters)
+                evaluator = ModuleEvaluator(task, load_splits(task, resolved.seed), resolved)
             except Exception as error:
                 connection.recv_bytes()
                 answer("unable", reason_of(error))

@@ -8,7 +8,7 @@ from typing import Any
 
 from naspipe.errors import ArchitectureError
 from naspipe.space.decision import Option, as_option
-from naspipe.suggestions import listing, nearest
+from naspipe.wording import listing, nearest
 
 
 class Architecture(Mapping[str, Option]):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from naspipe.errors import ArchitectureError, SpaceError
-from naspipe.suggestions import listing
+from naspipe.wording import listing
 
 Option: TypeAlias = "str | int | float | bool | tuple[Option, ...] | None"
 """One value of a decision: a JSON scalar, or a tuple of options."""

@@ -12,8 +12,8 @@ from naspipe.errors import ArchitectureError, SpaceError
 from naspipe.space.architecture import Architecture
 from naspipe.space.decision import Decision, Option, as_option
 from naspipe.space.graph import ArchitectureGraph, chain_graph
-from naspipe.suggestions import listing, nearest
 from naspipe.usercode import calling
+from naspipe.wording import listing, nearest
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,7 +11,7 @@ from torch import nn
 
 from naspipe.errors import SpaceError
 from naspipe.space import Architecture, Decision, Option
-from naspipe.suggestions import listing
+from naspipe.wording import listing
 
 Payload = Any
 """What passes between blocks: a tensor, or a nest of tuples, lists and dicts of tensors and None."""

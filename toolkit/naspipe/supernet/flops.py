@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree  # flattens any nest; torch offers no public one
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from naspipe.keys import keyed_random
@@ -15,11 +14,6 @@ from naspipe.space import Architecture
 from naspipe.space.covering import covering_architectures
 from naspipe.supernet.block import Block
 from naspipe.supernet.supernet import ALWAYS_ACTIVE, Supernet
-
-
-def to_meta(nest: Any) -> Any:
-    """Return a nest with its tensors on the meta device."""
-    return pytree.tree_map(lambda value: value.to("meta") if isinstance(value, Tensor) else value, nest)
 
 
 class LayerFlops:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from naspipe.errors import TaskError
-from naspipe.suggestions import listing
 from naspipe.tasks.images import Images
+from naspipe.wording import listing
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,7 +7,6 @@ from typing import Literal
 
 from naspipe.errors import TaskError
 from naspipe.keys import draw_permutation, keyed_random
-from naspipe.suggestions import listing
 from naspipe.tasks.classification import ClassificationTask
 from naspipe.tasks.data import Splits
 from naspipe.tasks.image_cache import decode_once
@@ -22,6 +21,7 @@ from naspipe.tasks.images import (
     require_trained_classes,
     split_images,
 )
+from naspipe.wording import listing
 
 
 class ImageFolder(ClassificationTask):

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from naspipe.directions import Direction as Direction
+from naspipe.records import Direction as Direction
 from naspipe.tasks.data import Batch, Dataset, Splits
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from naspipe.errors import TaskError
-from naspipe.suggestions import nearest
 from naspipe.tasks.classification import ClassificationTask
 from naspipe.tasks.data import Splits
 from naspipe.tasks.images import (
@@ -25,6 +24,7 @@ from naspipe.tasks.images import (
     require_trained_classes,
     split_images,
 )
+from naspipe.wording import nearest
 
 
 class TorchvisionData(ClassificationTask):

@@ -8,15 +8,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from naspipe.errors import NaspipeError, NaspipeWarning
+from naspipe.testing.subject import Subject
 from naspipe.usercode import user_place
 
-if TYPE_CHECKING:
-    from naspipe.testing.subject import Subject
-
-Judge = Callable[["Subject"], None]
+Judge = Callable[[Subject], None]
 
 
 class ConformanceError(NaspipeError):
@@ -99,44 +97,50 @@ class CheckList:
         return add
 
 
-def judge_all(checks: Sequence[Check], subject: Subject) -> Iterator[Result]:
-    """Judge a plug-in by every check, in order."""
-    for check in checks:
-        yield judge(check, checks, subject)
+class Judgement:
+    """The results of a plug-in's checks so far; each check is judged once."""
 
+    def __init__(self, checks: Sequence[Check], subject: Subject) -> None:
+        """Judge nothing yet.
 
-def judge(check: Check, checks: Sequence[Check], subject: Subject) -> Result:
-    """Judge a plug-in by one check, and before it by those that it needs.
+        Args:
+            checks: All checks of the plug-in's kind, in order.
+            subject: The plug-in.
+        """
+        self._checks = checks
+        self._subject = subject
+        self._results: dict[str, Result] = {}
 
-    Args:
-        check: The check.
-        checks: All checks of the kind.
-        subject: The plug-in; it remembers results.
-    """
-    if check.name not in subject.results:
-        subject.results[check.name] = _judge(check, checks, subject)
-    return subject.results[check.name]
+    def all(self) -> Iterator[Result]:
+        """Judge the plug-in by every check, in order."""
+        for check in self._checks:
+            yield self.of(check)
 
+    def of(self, check: Check) -> Result:
+        """Judge the plug-in by one check, and before it by those that it needs."""
+        if check.name not in self._results:
+            self._results[check.name] = self._judge(check)
+        return self._results[check.name]
 
-def _judge(check: Check, checks: Sequence[Check], subject: Subject) -> Result:
-    for other in checks:
-        if other.name not in check.needs:
-            continue
-        needed = judge(other, checks, subject)
-        failing = other.name if needed.verdict == "fails" else needed.blocked_by
-        if failing:
-            return Result(check, "skipped", f"it says nothing while {failing} fails", failing)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NaspipeWarning)
-            check.judge(subject)
-    except NotApplicableError as reason:
-        return Result(check, "skipped", str(reason))
-    except ConformanceError as failure:
-        return Result(check, "fails", str(failure))
-    except Exception as error:
-        return Result(check, "fails", _describe(error))
-    return Result(check, "holds")
+    def _judge(self, check: Check) -> Result:
+        for other in self._checks:
+            if other.name not in check.needs:
+                continue
+            needed = self.of(other)
+            failing = other.name if needed.verdict == "fails" else needed.blocked_by
+            if failing:
+                return Result(check, "skipped", f"it says nothing while {failing} fails", failing)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NaspipeWarning)
+                check.judge(self._subject)
+        except NotApplicableError as reason:
+            return Result(check, "skipped", str(reason))
+        except ConformanceError as failure:
+            return Result(check, "fails", str(failure))
+        except Exception as error:
+            return Result(check, "fails", _describe(error))
+        return Result(check, "holds")
 
 
 def _describe(error: Exception) -> str:

@@ -8,10 +8,10 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from naspipe.executors.executor import Executor, PipelineShape, StageView
 from naspipe.keys import draw_index, keyed_random
 from naspipe.pipeline.action import Action
 from naspipe.pipeline.contract import Contract
+from naspipe.pipeline.executor import Executor, PipelineShape, StageView
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.planfile import plan_to_json
 from naspipe.pipeline.scenario import Layout, Scenario
@@ -178,14 +178,14 @@ def another_process_plans_the_same(subject: Subject) -> None:
 def trainings_give_what_the_contract_promises(subject: Subject) -> None:
     """Real trainings on 1, 2 and 3 stages keep the contract, and equal sequential training where it promises that."""
     # Imported here, so that plans can be checked without torch.
-    from naspipe.components import as_config
     from naspipe.testing.chain import WIDTH, Chain
     from naspipe.testing.noise import Noise
-    from naspipe.verification import verify
+    from naspipe.training.context import RunContext
+    from naspipe.verification.equality import verify
 
     executor: Executor = subject.make()
     allows_delay = all(executor.contract(PipelineShape(s, 2, 12)).allows_delay for s in STAGES)
-    config = as_config(
+    config = RunContext.load(
         {
             "seed": SEED,
             "space": {"name": f"{Chain.__module__}:{Chain.__qualname__}"},

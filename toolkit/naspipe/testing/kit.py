@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from naspipe.testing.check import Check, Result, judge_all
+from naspipe.testing.check import Check, Judgement, Result
 from naspipe.testing.subject import Subject
 
 # Imported when asked for: those of spaces, strategies and tasks need torch.
@@ -65,4 +65,4 @@ def check_plugin(
         values = known.parameters if parameters is None else parameters
         subject = Subject(known.plugin, values, task or known.task, space or known.space, known.only)
     subject.prepare()
-    return judge_all(checks_of(subject.kind), subject)
+    return Judgement(checks_of(subject.kind), subject).all()

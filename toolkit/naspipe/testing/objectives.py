@@ -8,10 +8,10 @@ from typing import get_args
 
 from torch import nn
 
-from naspipe.directions import Direction
 from naspipe.errors import SpaceError
 from naspipe.files import digest_tensors
 from naspipe.keys import keyed_random
+from naspipe.records import Direction
 from naspipe.search.measure import Candidate, Measure, take
 from naspipe.supernet.supernet import build_subnet
 from naspipe.testing.check import CheckList, NotApplicableError, require

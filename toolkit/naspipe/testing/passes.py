@@ -14,10 +14,10 @@ from torch.utils import _pytree as pytree  # as in training.boundary
 from naspipe.files import digest_tensors
 from naspipe.keys import derive_key
 from naspipe.space import Architecture
+from naspipe.supernet.determinism import deterministic, seed_generators
 from naspipe.supernet.supernet import Supernet
 from naspipe.testing.subject import SEED, Subject
 from naspipe.training.boundary import backward_block, enter_block, leave_block
-from naspipe.training.determinism import deterministic, seed_generators
 
 SAMPLES = 4
 """Samples of the batch that spaces are run on."""

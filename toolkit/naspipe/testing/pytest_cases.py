@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from naspipe.testing.check import Check, judge
+from naspipe.testing.check import Check, Judgement
 from naspipe.testing.kit import checks_of
 from naspipe.testing.subject import Subject, as_subject
 
@@ -16,7 +16,7 @@ class _Cases:
     """What the classes have in common: each check is a test, which fails with the check's reason."""
 
     kind: ClassVar[str]
-    _kept: ClassVar[Subject | None] = None
+    _kept: ClassVar[tuple[Subject, Judgement] | None] = None
 
     @pytest.fixture
     def plugin(self) -> Subject | type | str:
@@ -24,28 +24,27 @@ class _Cases:
         raise NotImplementedError(f"{type(self).__name__} must have a fixture `plugin` that returns a {self.kind}.")
 
     @pytest.fixture
-    def subject(self, plugin: Subject | type | str) -> Subject:
-        """Return the plug-in as one subject for all tests of the class, which remembers results."""
+    def judgement(self, plugin: Subject | type | str) -> Judgement:
+        """Return the judgement of the plug-in, the same for all tests of the class."""
         given = as_subject(plugin, self.kind)
         kept = type(self)._kept
-        if kept is None or not kept.is_like(given):
-            kept = given
-            kept.prepare()
+        if kept is None or not kept[0].is_like(given):
+            given.prepare()
+            kept = (given, Judgement(checks_of(self.kind), given))
             type(self)._kept = kept
-        return kept
+        return kept[1]
 
 
 def _with_tests(cls: type[_Cases]) -> type[_Cases]:
     """Give a class a test for each check of its kind."""
-    checks = checks_of(cls.kind)
-    for check in checks:
-        setattr(cls, f"test_{check.name}", _test(check, checks))
+    for check in checks_of(cls.kind):
+        setattr(cls, f"test_{check.name}", _test(check))
     return cls
 
 
-def _test(check: Check, checks: tuple[Check, ...]) -> Callable[[Any, Subject], None]:
-    def test(self: Any, subject: Subject) -> None:
-        result = judge(check, checks, subject)
+def _test(check: Check) -> Callable[[Any, Judgement], None]:
+    def test(self: Any, judgement: Judgement) -> None:
+        result = judgement.of(check)
         if result.verdict == "fails":
             pytest.fail(result.reason, pytrace=False)
         if result.verdict == "skipped":

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 from naspipe.errors import InputError
-from naspipe.search.sampler import Sampler
 from naspipe.space import Architecture, SearchSpace
+from naspipe.space.sampler import Sampler
 from naspipe.testing.check import CheckList, ConformanceError, require
 from naspipe.testing.elsewhere import ask_elsewhere
 from naspipe.testing.pure_spaces import spaces_for

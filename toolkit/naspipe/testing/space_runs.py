@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from naspipe.components import as_config
 from naspipe.errors import ConfigError
 from naspipe.files import digest_tensors
-from naspipe.planning import build_on_meta
 from naspipe.space import Architecture
-from naspipe.supernet.flops import to_meta
+from naspipe.supernet.determinism import seed_generators
+from naspipe.supernet.meta import build_on_meta, to_meta
 from naspipe.supernet.supernet import Supernet
 from naspipe.testing.check import CheckList, ConformanceError, NotApplicableError, require
 from naspipe.testing.elsewhere import ask_elsewhere
@@ -22,10 +21,10 @@ from naspipe.testing.space_layers import FEW
 from naspipe.testing.subject import SEED, Subject
 from naspipe.testing.watching import global_generators_untouched, kept_generators, stir_generators
 from naspipe.training.boundary import enter_block
-from naspipe.training.determinism import seed_generators
-from naspipe.training.signature import signature_of
+from naspipe.training.context import RunContext
+from naspipe.training.tensor_spec import spec_of
 from naspipe.usercode import calling
-from naspipe.verification import verify
+from naspipe.verification.equality import verify
 
 SUBNETS = 8
 """Subnets that each training of the check of pipelines trains."""
@@ -121,10 +120,10 @@ def _forms(supernet: Supernet, inputs: Any, architecture: Architecture) -> list[
     payload, forms = fresh(inputs), []
     for block in supernet:
         x, _ = enter_block(payload)
-        entered = signature_of(x).key
+        entered = spec_of(x).key
         seed_generators(SEED)
         payload = block(x, architecture)
-        forms.append((entered, signature_of(payload).key))
+        forms.append((entered, spec_of(payload).key))
     return forms
 
 
@@ -221,7 +220,7 @@ def pipelines_give_the_bits_of_one_stage(subject: Subject) -> None:
     }
     try:
         stages = [count for count in (2, 3) if count <= blocks]
-        found = list(verify(as_config(config), ["csp"], stages, ["in-process"]))
+        found = list(verify(RunContext.load(config), ["csp"], stages, ["in-process"]))
     except ConfigError as error:
         raise ConformanceError(f"a configuration with the space must be right, but: {error}") from error
     for check in found:

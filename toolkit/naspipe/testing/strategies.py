@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from naspipe.directions import Direction
 from naspipe.errors import InputError
 from naspipe.keys import derive_key
+from naspipe.records import Direction
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
 from naspipe.testing.check import CheckList, ConformanceError, NotApplicableError, require

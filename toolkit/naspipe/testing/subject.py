@@ -17,9 +17,7 @@ from naspipe.config.parameters import parameters_model, parameters_of
 from naspipe.config.resolve import construct_class
 from naspipe.errors import InputError, PluginError
 from naspipe.registry import Registry, registries_of, registry_of
-from naspipe.suggestions import listing
-from naspipe.testing.check import Result
-from naspipe.wording import fault_of
+from naspipe.wording import fault_of, listing
 
 if TYPE_CHECKING:
     from naspipe.tasks.data import Splits
@@ -44,7 +42,6 @@ class Subject:
             by default nasbench201; for a sampler or a strategy the one
             space that it is for, instead of those of the kit. For anything else it has no effect.
         only: The kind in which a name is looked up, should there be several of it.
-        results: What came of the checks so far.
     """
 
     plugin: type | str
@@ -52,7 +49,6 @@ class Subject:
     task: Subject | type | str | None = None
     space: Subject | type | str | None = None
     only: str | None = None
-    results: dict[str, Result] = field(default_factory=dict, repr=False)
 
     @cached_property
     def cls(self) -> type:
@@ -132,7 +128,7 @@ class Subject:
         Raises:
             TaskError: The data cannot be loaded.
         """
-        from naspipe.checks import load_splits
+        from naspipe.tasks.loading import load_splits
 
         task: Task = (self if self.kind == "task" else self.task_subject).make()
         return task, load_splits(task, SEED)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree  # as in tasks.data
 
-from naspipe.checks import load_splits
 from naspipe.errors import TaskError
 from naspipe.files import digest_tensors
 from naspipe.keys import derive_key, draw_permutation, keyed_random
@@ -21,6 +20,7 @@ from naspipe.search.objective import read_directions
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.classification import ClassificationTask
 from naspipe.tasks.data import Batch, Dataset, Splits, split_batch
+from naspipe.tasks.loading import load_splits
 from naspipe.tasks.task import Task
 from naspipe.testing.check import CheckList, ConformanceError, NotApplicableError, require
 from naspipe.testing.elsewhere import ask_elsewhere

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
 from naspipe.errors import NaspipeWarning, RunError, RunFolderError
@@ -34,8 +35,8 @@ PAUSE_SECONDS = 1.0
 MANIFEST = "manifest.json"
 
 
-class _Part(Record):
-    """What one process has written."""
+class _Shard(Record):
+    """The file of one process, and the layers in it."""
 
     file: str
     bytes: int
@@ -44,11 +45,12 @@ class _Part(Record):
 
 
 class _Manifest(Record):
-    """What a checkpoint consists of."""
+    """The shards of a checkpoint."""
 
     subnet: int
     sampler: dict[str, Any]
-    parts: list[_Part]
+    # Files say "parts" since the first version.
+    shards: list[_Shard] = Field(alias="parts")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Checkpoint:
     folder: Path
     subnet: int
     sampler: dict[str, Any]
-    _parts: tuple[_Part, ...]
+    _shards: tuple[_Shard, ...]
 
     def restore(self, layers: Iterable[Layer]) -> None:
         """Let layers go on where these were.
@@ -72,12 +74,12 @@ class Checkpoint:
         Raises:
             RunFolderError: One is missing: the space has changed.
         """
-        wanted = {_key(layer): layer for layer in layers}
-        for part in self._parts:
-            mine = {key: facts for key, facts in part.layers.items() if key in wanted}
+        wanted = {layer.key: layer for layer in layers}
+        for shard in self._shards:
+            mine = {key: facts for key, facts in shard.layers.items() if key in wanted}
             if not mine:
                 continue
-            with safe_open(self.folder / part.file, "pt") as file:
+            with safe_open(self.folder / shard.file, "pt") as file:
                 names: dict[str, list[str]] = {}
                 for name in file.keys():  # noqa: SIM118  # no mapping
                     key, _, rest = name.partition("//")
@@ -92,10 +94,6 @@ class Checkpoint:
             )
 
 
-def _key(layer: Layer) -> str:
-    return f"{layer.spec.block}/{layer.spec.name}"
-
-
 class CheckpointFolder:
     """The checkpoints of one training; several processes may write into it."""
 
@@ -103,40 +101,40 @@ class CheckpointFolder:
         """Use a folder; it is made with the first checkpoint."""
         self.root = root
 
-    def write_part(self, subnet: int, number: int, layers: Iterable[Layer]) -> None:
-        """Write what this process has of a checkpoint; no subnet may be in flight.
+    def write_shard(self, subnet: int, number: int, layers: Iterable[Layer]) -> None:
+        """Write this process's shard of a checkpoint; no subnet may be in flight.
 
         Args:
             subnet: The index.
-            number: Which part this is.
+            number: Number of the shard.
             layers: Those of this process.
 
         Raises:
             RunError: It cannot be written.
         """
-        states = {_key(layer): layer.state() for layer in layers}
+        states = {layer.key: layer.state() for layer in layers}
         tensors = {f"{key}//{name}": t for key, state in states.items() for name, t in state.tensors.items()}
         path = self._folder(subnet) / f"part{number}.safetensors"
 
         def write() -> None:
             save_tensors(path, tensors, {"format": "pt"})
             _sync(path)
-            part = _Part(
+            shard = _Shard(
                 file=path.name,
                 bytes=path.stat().st_size,
                 sha256=_sha256(path),
                 layers={key: state.facts for key, state in states.items()},
             )
-            write_json(path.with_suffix(".json"), part.model_dump())
+            write_json(path.with_suffix(".json"), shard.model_dump())
 
         _with_retries(write)
 
-    def finish(self, subnet: int, parts: int, sampler: Mapping[str, Any], keep: int) -> None:
-        """Make a checkpoint whole, once every process has written its part; remove older ones.
+    def finish(self, subnet: int, shards: int, sampler: Mapping[str, Any], keep: int) -> None:
+        """Make a checkpoint whole, once every process has written its shard; remove older ones.
 
         Args:
             subnet: The index.
-            parts: Number of parts.
+            shards: Number of shards.
             sampler: The sampler's state before it draws the subnet.
             keep: Checkpoints to keep.
 
@@ -146,9 +144,9 @@ class CheckpointFolder:
         folder = self._folder(subnet)
 
         def write() -> None:
-            found = [read_json(folder / f"part{number}.json", _Part.model_validate) for number in range(parts)]
+            found = [read_json(folder / f"part{number}.json", _Shard.model_validate) for number in range(shards)]
             manifest = _Manifest(subnet=subnet, sampler=dict(sampler), parts=found)
-            write_json(folder / MANIFEST, manifest.model_dump())
+            write_json(folder / MANIFEST, manifest.model_dump(by_alias=True))
             _sync(folder / MANIFEST)
             _sync(folder)
 
@@ -166,7 +164,7 @@ class CheckpointFolder:
     def start(self) -> Checkpoint | None:
         """Return the last checkpoint that is whole, and remove what lies behind it; warn of each that is damaged.
 
-        The training writes what was behind it again, perhaps in other parts.
+        The training writes later ones again, perhaps in other shards.
         """
         found = self.latest()
         first = -1 if found is None else found.subnet
@@ -197,20 +195,20 @@ class CheckpointFolder:
         """
         folder = self._folder(subnet)
         manifest: _Manifest = read_json(folder / MANIFEST, _Manifest.model_validate)
-        for part in manifest.parts if check else ():
-            path = folder / part.file
+        for shard in manifest.shards if check else ():
+            path = folder / shard.file
             try:
                 size = path.stat().st_size
-                if size != part.bytes:
-                    raise ValueError(f"it has {size:,} bytes instead of {part.bytes:,}")
-                if _sha256(path) != part.sha256:
+                if size != shard.bytes:
+                    raise ValueError(f"it has {size:,} bytes instead of {shard.bytes:,}")
+                if _sha256(path) != shard.sha256:
                     raise ValueError("its checksum is another one than when it was written")
                 with safe_open(path, "pt"):
                     pass
             except (OSError, ValueError, SafetensorError) as error:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else error
                 raise RunFolderError(f"the checkpoint's file {path} is damaged: {reason}.") from error
-        return Checkpoint(folder, manifest.subnet, manifest.sampler, tuple(manifest.parts))
+        return Checkpoint(folder, manifest.subnet, manifest.sampler, tuple(manifest.shards))
 
     def remove(self, subnet: int) -> None:
         """Remove a checkpoint, its manifest first."""

@@ -1,4 +1,4 @@
-"""What a training tells whoever listens: subnets that have been trained, and places where its plan was cut."""
+"""What a training tells its listeners: subnets that have been trained, and drains of the pipeline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SubnetRecord:
 
     Attributes:
         index: Its place in the sequence.
-        architecture: What it is.
+        architecture: Its architecture.
         loss: Mean loss over its batch, before its update; None if it was not finite: then it updated nothing.
         lr: Learning rate of its update.
     """
@@ -25,11 +25,11 @@ class SubnetRecord:
     lr: float
 
 
-class Cut(NamedTuple):
-    """A place at which a plan is cut in two.
+class Drain(NamedTuple):
+    """A moment at which all subnets so far have been updated and no other has begun.
 
     Attributes:
-        subnet: The first subnet behind it.
+        subnet: The next subnet.
         sampler: The sampler's state before it draws that.
     """
 

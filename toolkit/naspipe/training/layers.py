@@ -7,6 +7,7 @@ place unless somebody still needs the version before it; then it works on a copy
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from naspipe.errors import TrainingError
+from naspipe.files import digest_tensors
 from naspipe.records import Record
 from naspipe.supernet.supernet import LayerParameters
 
@@ -22,7 +24,7 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
-class Reading:
+class Snapshot:
     """What one subnet read of a layer.
 
     Attributes:
@@ -107,7 +109,7 @@ class Layer:
         """Number of versions of the parameters held for later readers, the current one included."""
         return 1 + len(self._kept)
 
-    def read(self, subnet: int) -> Reading:
+    def read(self, subnet: int) -> Snapshot:
         """Return the version that a subnet is due, as autograd leaves of its own.
 
         Call it once per subnet; ``update`` ends the reading.
@@ -127,7 +129,7 @@ class Layer:
             # The last reader of an older version.
             del self._unread[version], self._kept[version]
         self._readers[version] = self._readers.get(version, 0) + 1
-        return Reading(
+        return Snapshot(
             version,
             {
                 path: tensor.detach().requires_grad_(parameter.requires_grad)
@@ -141,7 +143,7 @@ class Layer:
             return 0
         return self._unread.get(version, self._delay + 1 if version == 0 else 1)
 
-    def update(self, subnet: int, reading: Reading, lr: float, skip: bool = False) -> None:
+    def update(self, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
         """Apply a subnet's gradients: at once, or in subnet order if the layer has a delay.
 
         Args:
@@ -164,6 +166,21 @@ class Layer:
         self._pending[subnet] = (gradients, lr)
         while self.version in self._pending:
             self._step(*self._pending.pop(self.version))
+
+    @property
+    def key(self) -> str:
+        """Block and name, as checkpoints and digests spell them."""
+        return f"{self.spec.block}/{self.spec.name}"
+
+    def digest(self) -> str:
+        """Return a digest of weights, optimizer state and version."""
+        tensors = {path: parameter.detach() for path, parameter in self.spec.parameters.items()}
+        if self.optimizer is not None:
+            for number, state in self.optimizer.state_dict()["state"].items():
+                for key, value in state.items():
+                    if value is not None:
+                        tensors[f"optimizer.{number}.{key}"] = torch.as_tensor(value)
+        return hashlib.sha256(f"{digest_tensors(tensors)} {self.version}".encode()).hexdigest()
 
     def state(self) -> LayerState:
         """Return what later subnets depend on; no subnet may be in flight."""

@@ -14,13 +14,13 @@ from naspipe.errors import TrainingError
 from naspipe.keys import derive_key
 from naspipe.space import Architecture
 from naspipe.supernet.block import Block
+from naspipe.supernet.determinism import seed_generators
 from naspipe.training.boundary import Slots, backward_block, detach_payload, enter_block, leave_block
-from naspipe.training.determinism import seed_generators
-from naspipe.training.forms import Forms
-from naspipe.training.layers import Layer, Reading
-from naspipe.training.signature import Signature, signature_of
+from naspipe.training.layers import Layer, Snapshot
+from naspipe.training.spec_check import SpecCheck
+from naspipe.training.tensor_spec import PayloadSpec, spec_of
 
-_Readings = list[tuple[Layer, Reading]]
+_Snapshots = list[tuple[Layer, Snapshot]]
 
 LayerVersion = tuple[int, str, int]
 """A block, a layer of it, and a version."""
@@ -59,7 +59,7 @@ class _InFlight:
     """A subnet between its first forward and its update."""
 
     architecture: Architecture
-    readings: list[_Readings] = field(default_factory=list)
+    readings: list[_Snapshots] = field(default_factory=list)
     tapes: dict[int, list[_Tape | _Script]] = field(default_factory=dict)
 
 
@@ -67,7 +67,7 @@ class Part:
     """A contiguous run of blocks on one device: a stage, or one of its segments.
 
     Attributes:
-        passed: Signatures of the last forward: of what the first block took, and of what each returned.
+        passed: BoundarySpecs of the last forward: of what the first block took, and of what each returned.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Part:
         seed: int,
         recompute: bool = False,
         surround: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
-        forms: Forms | None = None,
+        forms: SpecCheck | None = None,
     ) -> None:
         """Take charge of blocks.
 
@@ -99,7 +99,7 @@ class Part:
         self._seed = seed
         self._subnets: dict[int, _InFlight] = {}
         self._forms = forms
-        self.passed: list[Signature] = []
+        self.passed: list[PayloadSpec] = []
 
     def forward(
         self,
@@ -129,12 +129,12 @@ class Part:
             ]
             state = self._subnets[subnet] = _InFlight(architecture, readings)
         tapes = state.tapes[microbatch] = []
-        self.passed = [signature_of(payload)]
+        self.passed = [spec_of(payload)]
         for index, block in enumerate(self._blocks):
             own = state.readings[index]
             key = derive_key(self._seed, "block", subnet, microbatch, self._first_block + index)
 
-            def run(x: Any, block: Block = block, readings: _Readings = own, key: int = key) -> Any:
+            def run(x: Any, block: Block = block, readings: _Snapshots = own, key: int = key) -> Any:
                 seed_generators(key)
                 with self._surround(), _reading(readings):
                     return block(x, architecture)
@@ -145,7 +145,7 @@ class Part:
                     payload = _run_without_graph(run, payload)
                 else:
                     payload = _record(run, payload, tapes)
-                self.passed.append(signature_of(payload))
+                self.passed.append(spec_of(payload))
                 if self._forms is not None:
                     self._forms.check_variant(self._first_block + index, architecture, *self.passed[-2:])
         return payload
@@ -225,7 +225,7 @@ class Part:
 
 
 @contextlib.contextmanager
-def _reading(readings: _Readings) -> Iterator[None]:
+def _reading(readings: _Snapshots) -> Iterator[None]:
     """Let a block's layers use the tensors that a subnet reads, as ``torch.func.functional_call`` does.
 
     That finds each parameter anew by its path, which took 3 % of a training; layers know where theirs are.

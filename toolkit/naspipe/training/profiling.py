@@ -6,30 +6,23 @@ executes: boundaries, loss and updates included. Its weights are dropped.
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-from scipy.optimize import nnls
 
-from naspipe import registry
-from naspipe.components import build_components
-from naspipe.config.schema import RunConfig
+from naspipe.config.schema import ExecutorConfig, PluginConfig, RunConfig
 from naspipe.errors import NaspipeWarning
 from naspipe.pipeline.action import Kind
 from naspipe.pipeline.costs import BlockCosts, CostTable
-from naspipe.pipeline.scenario import Layout
-from naspipe.planning import PROFILE, Planning
-from naspipe.search.sampler import Sampler
 from naspipe.supernet.supernet import Supernet
-from naspipe.tasks.data import Splits
-from naspipe.training.determinism import deterministic
-from naspipe.training.loop import SupernetTrainer
-from naspipe.training.recorder import Recorder
+from naspipe.training.context import RunContext
+from naspipe.training.planning import PROFILE
+from naspipe.training.progress import Progress, Watch, ignore
+from naspipe.training.recorder import RecordedAction
+from naspipe.training.session import TrainingSession
 
 MEASURED = 3
 """How often each option is run and measured; before that, each is run once to warm up."""
@@ -38,55 +31,43 @@ Used = tuple[str, ...]
 """The strict layers that a block uses."""
 
 
-def profile_costs(config: RunConfig, splits: Splits) -> CostTable:
+def profile_costs(context: RunContext) -> CostTable:
     """Measure what forward, backward and update take for every block and each of its strict layers.
 
     Args:
-        config: The configuration; batch size, micro-batches, precision, device and recompute matter.
-        splits: The task's data.
+        context: The run; batch size, micro-batches, precision, device and recompute matter.
 
     Returns:
         A table whose ticks are microseconds.
     """
-    components = build_components(config)
-    space = components.space
-    with deterministic(config.training.threads, config.training.device):
-        supernet = Supernet(space, config.seed, freeze_always_active=config.training.freeze_always_active)
-        options = max(len(decision.options) for decision in space.decisions)
-        # A block whose architectures use several layers at once needs as many observations as it has unknowns.
-        unknowns = max(sum(layer.strict for layer in block.values()) for block in supernet.layers_by_block)
-        count = options + MEASURED * max(options, unknowns)
-        # The loss says nothing here, so one that is not finite must not end it.
-        training = config.training.model_copy(update={"subnets": count, "on_nonfinite": "skip"})
-        planning = Planning(config, components, supernet, CostTable.uniform(len(supernet)))
-        scenario, layout = planning.scenario(count, make_sampler=_even_sampler), Layout(len(supernet))
-        sequential = registry.executors.get("sequential")()
-        sampler = _even_sampler()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NaspipeWarning)
-            sampler.start(space, config.seed)
-        trainer = SupernetTrainer(
-            supernet, components.task, splits.train, sampler, scenario.planner(sequential, layout),
-            scenario.cuts(layout), training, config.seed, recompute=config.executor.recompute,
-        )  # fmt: skip
-        recorder = Recorder(config.training.device)
-        trainer.run(lambda record: None, recorder)
+    space, supernet = context.components.space, context.meta_supernet
+    options = max(len(decision.options) for decision in space.decisions)
+    # A block whose architectures use several layers at once needs as many observations as it has unknowns.
+    unknowns = max(sum(layer.strict for layer in block.values()) for block in supernet.layers_by_block)
+    count = options + MEASURED * max(options, unknowns)
+    profiled = context.with_config(_profiled(context.config, count, len(supernet)))
+    result = TrainingSession(profiled, record=True).run()
     drawn = [
-        [tuple(layer.name for layer in row if layer.strict) for row in subnet.layers] for subnet in scenario.subnets()
+        [tuple(layer.name for layer in row if layer.strict) for row in subnet.layers]
+        for subnet in profiled.planning.scenario().subnets()
     ]
-    return _table(recorder, drawn, supernet, options)
+    return _table(result.actions, drawn, supernet, options)
 
 
-def _even_sampler() -> Sampler:
-    """Return the sampler that draws every option equally often."""
-    sampler: Sampler = registry.samplers.get("fair")()
-    return sampler
+def _profiled(config: RunConfig, subnets: int, blocks: int) -> RunConfig:
+    """Return the configuration of the short training: every block is a stage, every option is drawn equally often."""
+    # The loss says nothing here, so one that is not finite must not end the training.
+    training = config.training.model_copy(
+        update={"subnets": subnets, "on_nonfinite": "skip", "delay": config.training.delay or 0}
+    )
+    executor = ExecutorConfig(name="sequential", stages=blocks, recompute=config.executor.recompute)
+    return config.model_copy(update={"training": training, "executor": executor, "sampler": PluginConfig(name="fair")})
 
 
-def _table(recorder: Recorder, drawn: list[list[Used]], supernet: Supernet, warmup: int) -> CostTable:
+def _table(recorded: Sequence[RecordedAction], drawn: list[list[Used]], supernet: Supernet, warmup: int) -> CostTable:
     """Return the table that fits what was recorded after the warm-up."""
     times: list[dict[tuple[Kind, Used], list[int]]] = [{} for _ in supernet]
-    for planned, start, end, _ in recorder.rows:
+    for planned, start, end, _ in recorded:
         action = planned.action
         if action.subnet >= warmup:
             times[action.stage].setdefault((action.kind, drawn[action.subnet][action.stage]), []).append(end - start)
@@ -126,30 +107,30 @@ def _fit(seen: Mapping[Used, float]) -> tuple[float, dict[str, float]]:
     Args:
         seen: Time of a block for every set of layers that it was run with.
     """
+    # Importing scipy.optimize takes a second, which other runs need not wait for.
+    from scipy.optimize import nnls
+
     names = sorted({name for used in seen for name in used})
     matrix = np.array([[1.0, *(float(name in used) for name in names)] for used in seen])
     solution, _ = nnls(matrix, np.array(list(seen.values()), dtype=float))
     return float(solution[0]), dict(zip(names, map(float, solution[1:]), strict=True))
 
 
-def settle_costs(config: RunConfig, splits: Splits, path: Path) -> RunConfig:
-    """Return a configuration whose costs are known: measured, if it asks for that.
+def measure_costs(context: RunContext, path: Path | None = None, watch: Watch = ignore) -> None:
+    """Measure the costs of a run's blocks, if its configuration asks for that and they are not known.
 
     Args:
-        config: The configuration.
-        splits: The task's data.
-        path: Where a measured table is kept; one that is there is used again.
+        context: The run.
+        path: Where a profile is kept; one that is there is used again.
+        watch: Told before the measurement begins.
     """
-    if config.executor.costs != PROFILE:
-        return config
-    if not path.exists():
-        profile_costs(config, splits).write(path)
-    executor = config.executor.model_copy(update={"costs": str(path)})
-    return config.model_copy(update={"executor": executor})
-
-
-@contextlib.contextmanager
-def settled_costs(config: RunConfig, splits: Splits) -> Iterator[RunConfig]:
-    """Settle the costs for several plans, without a run folder."""
-    with tempfile.TemporaryDirectory(prefix="naspipe-") as folder:
-        yield settle_costs(config, splits, Path(folder) / "costs.json")
+    if context.config.executor.costs != PROFILE or context.knows_costs:
+        return
+    if path is not None and path.exists():
+        context.set_costs(CostTable.read(path))
+        return
+    watch(Progress("train", 0, context.config.training.subnets, "measuring the time of every layer"))
+    table = profile_costs(context)
+    if path is not None:
+        table.write(path)
+    context.set_costs(table)

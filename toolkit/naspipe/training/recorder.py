@@ -11,23 +11,23 @@ from naspipe.pipeline.action import PlannedAction
 from naspipe.pipeline.plan import Plan
 from naspipe.training.part import LayerVersion
 
-Row = tuple[PlannedAction, int, int, tuple[LayerVersion, ...]]
+RecordedAction = tuple[PlannedAction, int, int, tuple[LayerVersion, ...]]
 """A planned action, the microseconds at which it started and ended, and the versions it saw."""
 
 
 class Recorder:
-    """Collects rows; its clock is the machine's, so rows of several processes fit together."""
+    """Collects actions; its clock is the machine's, so the times of several processes can be compared."""
 
     wanted = True
 
     def __init__(self, device: str = "cpu") -> None:
-        """Start with no rows.
+        """Start with nothing recorded.
 
         Args:
             device: ``cpu`` or ``cuda``; a GPU is waited for before each look at the clock, which slows it down.
         """
         self._is_gpu = device == "cuda"
-        self.rows: list[Row] = []
+        self.actions: list[RecordedAction] = []
         self._started = 0
 
     def start(self) -> None:
@@ -37,7 +37,7 @@ class Recorder:
     def end(self, planned: PlannedAction, versions: Sequence[LayerVersion]) -> None:
         """Note that an action has ended."""
         ended = self._now()
-        self.rows.append((planned, self._started // 1000, ended // 1000, tuple(versions)))
+        self.actions.append((planned, self._started // 1000, ended // 1000, tuple(versions)))
 
     def _now(self) -> int:
         if self._is_gpu:
@@ -60,17 +60,17 @@ class NoRecorder:
 NO_RECORDER = NoRecorder()
 
 
-def trace_of(plan: Plan, rows: Sequence[Row]) -> Plan:
+def trace_of(plan: Plan, recorded: Sequence[RecordedAction]) -> Plan:
     """Return a plan with measured times, in microseconds from the first start on, and the versions seen.
 
     Args:
         plan: The plan that was run.
-        rows: What was recorded, of all stages; each stage's in its order.
+        recorded: The recorded actions of all stages; each stage's in its order.
     """
-    first = min((start for _, start, _, _ in rows), default=0)
+    first = min((start for _, start, _, _ in recorded), default=0)
     actions: list[list[PlannedAction]] = [[] for _ in range(plan.stages)]
     versions: list[list[tuple[LayerVersion, ...]]] = [[] for _ in range(plan.stages)]
-    for planned, start, end, seen in rows:
+    for planned, start, end, seen in recorded:
         stage = planned.action.stage
         actions[stage].append(planned._replace(start=start - first, end=end - first))
         versions[stage].append(seen)

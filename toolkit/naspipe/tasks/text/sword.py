@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from naspipe.errors import TaskError
-from naspipe.suggestions import listing
 from naspipe.tasks.cache import cached
 from naspipe.tasks.text.extra import import_extra, version_of
+from naspipe.wording import listing
 
 READER = "1"
 """Version of what is made of a module's markup; another one makes the cache read again."""

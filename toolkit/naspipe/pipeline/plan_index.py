@@ -1,0 +1,107 @@
+"""The actions of a plan by their place, and what a plan may do wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from naspipe.pipeline.action import Action, Kind
+from naspipe.pipeline.plan import Plan
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One thing that a plan must not do.
+
+    Attributes:
+        rule: ``action``, ``order``, ``time``, ``message``, ``deadlock``, ``read`` or ``update``.
+        message: What must hold and what the plan does.
+        stage: The stage it happens on, or None.
+        place: Place of the offending action among the stage's, or None.
+        subnet: The subnet that reads or updates wrongly, for the rules ``read`` and ``update``.
+        other: The subnet whose update is missing or too early, for these rules.
+        block: The block of the layer, for these rules.
+        layer: Name of the layer, for these rules.
+        version: The version that is read or updated, for these rules.
+        due: The version that is due, for these rules.
+    """
+
+    rule: str
+    message: str
+    stage: int | None = None
+    place: int | None = None
+    subnet: int | None = None
+    other: int | None = None
+    block: int | None = None
+    layer: str | None = None
+    version: int | None = None
+    due: int | None = None
+
+
+class PlanIndex:
+    """Where each action of a plan stands.
+
+    Attributes:
+        plan: The plan.
+        places: Stage and place of each action that belongs to the plan, at its first occurrence.
+        violations: Actions that do not belong to it, or occur again.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parts = plan.stages * plan.segments
+        self.places: dict[Action, tuple[int, int]] = {}
+        self.violations: list[Violation] = []
+        for stage, row in enumerate(plan.actions):
+            for place, planned in enumerate(row):
+                problem = self._problem(stage, planned.action, planned.first_block, planned.end_block)
+                if planned.action in self.places:
+                    first = self.places[planned.action]
+                    problem = f"{planned.action} must occur once, but stands at place {first[1]} already"
+                if problem:
+                    self.violations.append(Violation("action", problem + ".", stage, place))
+                else:
+                    self.places[planned.action] = (stage, place)
+
+    def _problem(self, stage: int, action: Action, first: int, end: int) -> str:
+        plan = self.plan
+        if action.stage != stage:
+            return f"{action} must stand on stage {action.stage}, but stands on stage {stage}"
+        if action.subnet >= len(plan.subnets):
+            return f"{action} must be of one of the {len(plan.subnets)} subnets, but there is no {action.subnet}"
+        if action.microbatch >= plan.microbatches:
+            return f"{action} must be of one of the {plan.microbatches} micro-batches"
+        if action.segment >= plan.segments:
+            return f"{action} must be of one of the {plan.segments} segments of its stage"
+        part = self.part(action)
+        cuts = plan.subnets[action.subnet].cuts[part : part + 2]
+        if (first, end) != cuts:
+            return f"{action} must run blocks {cuts[0]} to {cuts[1] - 1}, but runs {first} to {end - 1}"
+        return ""
+
+    def part(self, action: Action) -> int:
+        """Return the part that an action runs on."""
+        return action.stage * self.plan.segments + action.segment
+
+    def action(self, part: int, kind: Kind, subnet: int, microbatch: int = 0) -> Action:
+        """Return the action of a part."""
+        stage, segment = divmod(part, self.plan.segments)
+        return Action(stage, kind, subnet, microbatch, segment)
+
+    def source(self, action: Action) -> Action | None:
+        """Return the action of another part whose result this one needs, or None."""
+        part = self.part(action)
+        if action.kind is Kind.FORWARD and part:
+            return self.action(part - 1, Kind.FORWARD, action.subnet, action.microbatch)
+        if action.kind is Kind.BACKWARD and part + 1 < self.parts:
+            return self.action(part + 1, Kind.BACKWARD, action.subnet, action.microbatch)
+        return None
+
+    def expected(self) -> Iterator[Action]:
+        """Yield every action that the plan must have."""
+        for subnet in range(len(self.plan.subnets)):
+            for part in range(self.parts):
+                for microbatch in range(self.plan.microbatches):
+                    yield self.action(part, Kind.FORWARD, subnet, microbatch)
+                    yield self.action(part, Kind.BACKWARD, subnet, microbatch)
+                yield self.action(part, Kind.UPDATE, subnet)

@@ -1,0 +1,1 @@
+"""A run's folder, read: where its files lie, and what they hold."""

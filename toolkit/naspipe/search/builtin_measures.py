@@ -1,0 +1,128 @@
+"""The built-in measures: parameters, FLOPs, activation memory and latency of a subnet."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree  # flattens any nest; torch offers no public one
+from torch.utils._python_dispatch import TorchDispatchMode  # what torch's own FLOP counter is made of
+from torch.utils.flop_counter import FlopCounterMode
+
+from naspipe.records import Direction
+from naspipe.search.measure import Candidate, Measure
+
+
+class Parameters(Measure):
+    """Scalar parameters of the subnet."""
+
+    direction: ClassVar[Direction] = "minimize"
+
+    def measure(self, candidate: Candidate) -> int:
+        """Count them."""
+        return count_parameters(candidate.module)
+
+
+class Flops(Measure):
+    """Floating-point operations of a forward of one sample; a multiplication and an addition are two."""
+
+    direction: ClassVar[Direction] = "minimize"
+
+    def measure(self, candidate: Candidate) -> int:
+        """Count them with torch's counter, which knows products of matrices and convolutions."""
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            candidate.module(candidate.inputs(1))
+        return int(counter.get_total_flops())
+
+
+class ActivationMemory(Measure):
+    """Greatest number of bytes that results of operations hold at one time, in a forward of one sample.
+
+    What the forward of an evaluation needs besides the weights and its input. Memory within an operation is not seen.
+    """
+
+    direction: ClassVar[Direction] = "minimize"
+
+    def measure(self, candidate: Candidate) -> int:
+        """Watch every storage from the operation that makes it until it is freed."""
+        module, inputs = candidate.module, candidate.inputs(1)
+        with torch.no_grad(), _LiveBytes([*module.parameters(), *module.buffers(), *_tensors(inputs)]) as live:
+            module(inputs)
+        return int(live.peak)
+
+
+class Latency(Measure):
+    """Median time of a forward, in seconds, on the run's device.
+
+    Of a batch of ``search.latency.batch_size`` samples, after ``warmup`` forwards that are not counted, over
+    ``repeats`` ones; ``latency_spread`` is their interquartile range.
+    """
+
+    direction: ClassVar[Direction] = "minimize"
+    timed: ClassVar[bool] = True
+
+    def measure(self, candidate: Candidate) -> Mapping[str, float]:
+        """Take the time."""
+        settings = candidate.latency
+        module, inputs = candidate.module, candidate.inputs(settings.batch_size)
+        times = []
+        with torch.no_grad():
+            for repeat in range(settings.warmup + settings.repeats):
+                _wait(candidate.device)
+                start = time.perf_counter()
+                module(inputs)
+                _wait(candidate.device)
+                if repeat >= settings.warmup:
+                    times.append(time.perf_counter() - start)
+        low, median, high = np.quantile(times, (0.25, 0.5, 0.75))
+        return {"value": float(median), "spread": float(high - low)}
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Return the number of scalar parameters of a module."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _tensors(nest: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(nest) if isinstance(leaf, Tensor)]
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it so
+    """Counts the bytes of storages that operations have made and that are still in use.
+
+    Attributes:
+        peak: The greatest count so far.
+    """
+
+    def __init__(self, known: list[Tensor]) -> None:
+        """Begin with nothing alive but what is not counted."""
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
+        self.peak = 0
+        self._alive = 0
+        # A storage's object lives as long as the storage: what has gone frees its number here.
+        self._known = weakref.WeakSet[torch.UntypedStorage](tensor.untyped_storage() for tensor in known)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            storage = tensor.untyped_storage()
+            if storage not in self._known:
+                self._known.add(storage)
+                size = storage.nbytes()
+                self._alive += size
+                weakref.finalize(storage, self._free, size)
+        self.peak = max(self.peak, self._alive)
+        return result
+
+    def _free(self, size: int) -> None:
+        self._alive -= size

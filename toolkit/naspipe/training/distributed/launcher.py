@@ -1,0 +1,239 @@
+"""Processes of torch's elastic launcher on this machine: started, watched, and ended whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.rendezvous import rendezvous
+
+from naspipe.errors import TrainingError
+
+POLL_SECONDS = 0.5
+"""Between two looks: at how far the processes are, and at whether the launcher is still there."""
+
+LOST = "has ended or is out of reach"
+"""What a process says of another one that it misses; so the other's failure came first."""
+
+SHUTDOWN_SECONDS = 5
+"""After a failure the other processes have this long to end before they are killed."""
+
+
+def launch(entry: Callable[..., Any], task: object, processes: int, role: str, scratch: Path, restarts: int = 0) -> Any:
+    """Start processes by torch's elastic launcher, and wait for all.
+
+    Args:
+        entry: What each runs: a function of a module, called with the task and the launcher's process id, which it
+            hands to ``end_with``. Its rank and the number of processes are in the environment.
+        task: What they are told; it is pickled.
+        processes: How many.
+        role: What one of them is, for errors: ``stage``.
+        scratch: A folder for what the launcher writes; taken away with what is in it, before and afterwards.
+        restarts: Times that all are started again after one has failed.
+
+    Returns:
+        What the process of rank 0 returns.
+
+    Raises:
+        TrainingError: A process failed; all have been ended.
+    """
+    with _signals_kept(), _scratch(scratch), _quiet(), _none_left(), _interrupts_kept_from_processes():
+        try:
+            settings = _settings(processes, str(scratch), restarts)
+            results: dict[int, Any] = elastic_launch(settings, entry)(task, os.getpid())
+        except ChildFailedError as error:
+            raise TrainingError(_explain(error, role)) from None
+        except SignalException as error:
+            # The launcher has ended the processes already.
+            raise SystemExit(128 + error.sigval) from None
+    return results[0]
+
+
+def end_with(launcher: int) -> None:
+    """End this process when the launcher has died, however and whenever that happened."""
+
+    def look() -> None:
+        while os.getppid() == launcher:
+            time.sleep(POLL_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=look, name="naspipe launcher", daemon=True).start()
+
+
+def find_store() -> Store:
+    """Return the store by which the processes that this one was started with find each other.
+
+    Those that are started again find nothing of those before: torch keeps the store.
+    """
+    store: Store = next(rendezvous("env://"))[0]
+    return PrefixStore(f"naspipe/start{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+@contextlib.contextmanager
+def watching_lines(path: Path, on_line: Callable[[Any], None]) -> Iterator[None]:
+    """Call a function with each JSON line that a process appends to a file, from a thread of its own.
+
+    Lines that are there before are passed over. When a shorter file takes the place of the file, as where training
+    goes on from a checkpoint, the last of its lines is told of, and then what is appended to it.
+    """
+    done = threading.Event()
+    identity, place = None, 0
+    if path.exists():
+        identity, place = path.stat().st_ino, path.stat().st_size
+
+    def look() -> None:
+        nonlocal identity, place
+        ended = False
+        while not ended:
+            ended = done.wait(POLL_SECONDS)
+            if not path.exists():
+                continue
+            with path.open("rb") as file:
+                found = os.fstat(file.fileno()).st_ino
+                is_another = identity not in (None, found)
+                if is_another:
+                    place = 0
+                identity = found
+                file.seek(place)
+                lines = [line for line in file if line.endswith(b"\n")]  # or it is still being written
+                place += sum(map(len, lines))
+                for line in lines[-1:] if is_another else lines:
+                    on_line(json.loads(line))
+
+    thread = threading.Thread(target=look, name="naspipe progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _settings(processes: int, scratch: str, restarts: int) -> LaunchConfig:
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=f"naspipe-{uuid.uuid4().hex}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=restarts,
+        monitor_interval=0.1,
+        start_method="spawn",
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        # Not SIGINT: an interrupt ends the launcher as it ends any Python program. Nor SIGTERM: whoever launches says
+        # what it does.
+        signals_to_handle="SIGHUP,SIGQUIT",
+        logs_specs=DefaultLogsSpecs(log_dir=scratch),
+    )
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Give the handlers of signals back that the launcher replaces for good."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {name: signal.getsignal(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+@contextlib.contextmanager
+def _interrupts_kept_from_processes() -> Iterator[None]:
+    """Start processes in which SIGINT is blocked.
+
+    A terminal sends an interrupt to all of them; only the launcher is to act on it, and to end them. Its main thread
+    hears of it by way of the thread that watches the progress, which was started before.
+    """
+    # Python starts this process with the first of the others, and unblocks SIGINT when it has.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _none_left() -> Iterator[None]:
+    """Kill what the launcher has left running, as it does when it is interrupted again while it ends the others."""
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    finally:
+        left = [child for child in multiprocessing.active_children() if child not in before]
+        for child in left:
+            child.kill()
+        for child in left:
+            child.join()
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[None]:
+    """Make a folder for what the launcher writes, and take it away with all that it leaves.
+
+    Not in the system's temporary folder: there it would stay for ever if the launcher were killed.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    before = tempfile.tempdir
+    # Where torch puts the files of failed processes, which it forgets.
+    tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _explain(error: ChildFailedError, role: str) -> str:
+    """Return which process failed first, how, and what it said."""
+    # torch's times are whole seconds, and of a killed process when it was missed: whoever lost another came later.
+    failures = error.failures.items()
+    rank, failure = min(failures, key=lambda item: (LOST in str(item[1].message), item[1].timestamp, item[0]))
+    how = f"was ended by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with code {failure.exitcode}"
+    message = failure.message
+    extra = ""
+    if isinstance(message, dict):
+        extra = f"\n{message.get('extraInfo', {}).get('py_callstack', '')}".rstrip()
+        message = message.get("message", "")
+    return f"the process of {role} {rank} (process id {failure.pid}) {how}: {message}{extra}"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the launcher from logging the failure that is raised as an error anyway."""
+    # Each of its modules has a logger with a level of its own.
+    packages = ("torch.distributed.elastic", "torch.multiprocessing")
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(packages)]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,89 @@
+"""The feed: subnets in flight with their micro-batches, prepared when the trainer needs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from naspipe.config.schema import TrainingConfig
+from naspipe.errors import TrainingError
+from naspipe.space import Architecture
+from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_parts, split_batch
+from naspipe.tasks.task import Task
+from naspipe.training.subnet_stream import DrawnSubnet, SubnetStream
+
+
+@dataclass
+class SubnetInFlight:
+    """A subnet between its first action and its last update.
+
+    Attributes:
+        architecture: Its architecture.
+        layers: For every block the names of the layers that it uses.
+        batches: Its micro-batches; empty until one is needed.
+        weight: What the summed loss of the whole batch is divided by; known with the batches.
+        losses: Losses of the micro-batches so far, each divided by the weight; where the last part is.
+        finite: Whether all losses are finite, as far as this process knows.
+    """
+
+    architecture: Architecture
+    layers: list[list[str]]
+    batches: list[Batch] = field(default_factory=list)
+    weight: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    finite: bool = True
+
+
+class SubnetFeed:
+    """Gives the trainer the subnets in the order in which they were drawn, and their batches."""
+
+    def __init__(self, stream: SubnetStream, task: Task, data: Dataset, config: TrainingConfig, seed: int) -> None:
+        """Prepare to load; nothing is loaded yet.
+
+        Args:
+            stream: Gives the subnets.
+            task: Gives the weight of a batch.
+            data: The training split.
+            config: Batch size, micro-batches and device.
+            seed: The run's seed.
+
+        Raises:
+            InputError: A batch would have fewer samples than micro-batches.
+        """
+        require_parts(len(data), config.batch_size, config.microbatches, "training.microbatches")
+        self._order = EpochOrder(data, config.batch_size, seed, "train")
+        self._stream = stream
+        self._task = task
+        self._config = config
+        self._subnets: dict[int, SubnetInFlight] = {}
+
+    def take(self) -> DrawnSubnet:
+        """Take the next subnet from the stream, and return it."""
+        drawn = self._stream.take()
+        self._subnets[drawn.number] = SubnetInFlight(drawn.architecture, drawn.layers)
+        return drawn
+
+    def subnet(self, index: int) -> SubnetInFlight:
+        """Return a subnet in flight, perhaps without its batches."""
+        return self._subnets[index]
+
+    def loaded(self, index: int) -> SubnetInFlight:
+        """Return a subnet in flight with its batches.
+
+        Raises:
+            TrainingError: The batch cannot be loaded.
+        """
+        subnet = self._subnets[index]
+        if not subnet.batches:
+            try:
+                batch = move_batch(self._order.batch(index), self._config.device)
+                subnet.weight = self._task.weight(batch.targets)
+                subnet.batches = split_batch(batch, self._config.microbatches)
+            except Exception as error:
+                raise TrainingError(
+                    f"batch {index} of the training data failed: {type(error).__name__}: {error}"
+                ) from error
+        return subnet
+
+    def end(self, index: int) -> SubnetInFlight:
+        """Forget a subnet whose last update here has been done, and return it."""
+        return self._subnets.pop(index)

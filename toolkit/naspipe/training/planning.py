@@ -1,0 +1,167 @@
+"""From a run's plug-ins to a plan: the layout, the subnets that the sampler draws, and their costs."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from naspipe.config.schema import RunConfig
+from naspipe.errors import InputError, NaspipeWarning
+from naspipe.pipeline.costs import CostTable, scaled_table
+from naspipe.pipeline.drain import DrainRule, drain_before, never_drain
+from naspipe.pipeline.partition import Cuts
+from naspipe.pipeline.plan import Plan
+from naspipe.pipeline.planner import Planner
+from naspipe.pipeline.scenario import Layout, Scenario
+from naspipe.pipeline.subnet import SubnetShape, UsedLayer
+from naspipe.space import Architecture
+from naspipe.space.sampler import Sampler
+from naspipe.supernet.flops import count_flops
+from naspipe.supernet.meta import to_meta
+from naspipe.supernet.supernet import Supernet
+from naspipe.tasks.data import EpochOrder, Splits, split_batch
+from naspipe.training.components import Components
+
+FLOPS, PROFILE = "flops", "profile"
+"""The values of ``executor.costs`` that ask for a count and for a measurement."""
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What a configuration's plans are made from.
+
+    Attributes:
+        config: The configuration.
+        components: Its plug-ins. The sampler is started anew for every plan, so one plan is made at a time.
+        supernet: Its supernet, on the meta device.
+        costs: What its blocks cost.
+    """
+
+    config: RunConfig
+    components: Components
+    supernet: Supernet
+    costs: CostTable
+
+    def scenario(
+        self, count: int | None = None, microbatches: int | None = None, sampler: Sampler | None = None
+    ) -> Scenario:
+        """Return the subnets that a run would train.
+
+        Args:
+            count: Number of subnets; by default the configuration's.
+            microbatches: Micro-batches; by default the configuration's.
+            sampler: Draws them; by default the configuration's sampler.
+        """
+        training = self.config.training
+        chosen = self.components.sampler if sampler is None else sampler
+        return Scenario(
+            draw=lambda: self._draw(chosen),
+            count=training.subnets if count is None else count,
+            microbatches=training.microbatches if microbatches is None else microbatches,
+            delay=training.delay,
+            always_active=tuple(layer.block for layer in self.supernet.layers() if not layer.strict),
+        )
+
+    @cached_property
+    def _own_scenario(self) -> Scenario:
+        """The run's own; it remembers the expected costs."""
+        return self.scenario()
+
+    def _draw(self, sampler: Sampler) -> Iterator[SubnetShape]:
+        self.start(sampler)
+        for index in itertools.count():
+            yield self.describe(sampler.draw(index))
+
+    def start(self, sampler: Sampler) -> None:
+        """Start a sampler for the run's space and seed."""
+        with warnings.catch_warnings():
+            # What a sampler warns of was said when the configuration was checked.
+            warnings.simplefilter("ignore", NaspipeWarning)
+            sampler.start(self.components.space, self.config.seed)
+
+    def describe(self, architecture: Architecture) -> SubnetShape:
+        """Return what the planner knows of an architecture: its layers and costs."""
+        used = self.supernet.used_layers(architecture)
+        return self.costs.describe([[UsedLayer(layer.name, layer.strict) for layer in row] for row in used])
+
+    def layer_bytes(self) -> dict[tuple[int, str], int]:
+        """Return the size of every layer's parameters, by block and name."""
+        return {
+            (layer.block, layer.name): sum(p.numel() * p.element_size() for p in layer.parameters.values())
+            for layer in self.supernet.layers()
+        }
+
+    @property
+    def layout(self) -> Layout:
+        """The configuration's layout."""
+        section = self.config.executor
+        return Layout(section.stages, section.segments, section.partition, section.window)
+
+    @property
+    def cuts(self) -> Cuts:
+        """The partition that all subnets share.
+
+        Raises:
+            InputError: More stages than blocks, or each subnet would have its own.
+        """
+        return self._own_scenario.cuts(self.layout)
+
+    def planner(
+        self, first: int = 0, subnets: Iterator[SubnetShape] | None = None, drains: DrainRule = never_drain
+    ) -> Planner:
+        """Return a planner of the run that has not run yet.
+
+        Args:
+            first: The first subnet to train.
+            subnets: The subnets from there on; by default the sampler draws them anew.
+            drains: Says before which subnets the pipeline is drained.
+
+        Raises:
+            InputError: More stages than blocks, or what the executor does not support.
+        """
+        return self._own_scenario.planner(self.components.executor, self.layout, first, subnets, drains)
+
+    def plan(self, count: int | None = None, drained: Container[int] = ()) -> Plan:
+        """Return the plan of a run.
+
+        Args:
+            count: Number of subnets; by default the configuration's.
+            drained: Subnets before which the pipeline is drained.
+
+        Raises:
+            InputError: More stages than blocks, or what the executor does not support.
+        """
+        executor, name = self.components.executor, self.config.executor.name
+        return self.scenario(count).plan(executor, self.layout, name, drain_before(drained))
+
+
+def find_costs(config: RunConfig, supernet: Supernet, load: Callable[[], Splits]) -> CostTable:
+    """Return the costs of a supernet's blocks, as ``executor.costs`` says.
+
+    Args:
+        config: The configuration; its costs are not to be measured.
+        supernet: The supernet, on the meta device.
+        load: Returns the task's data, of which FLOPs need a batch.
+
+    Raises:
+        InputError: The table does not fit.
+    """
+    name = config.executor.costs
+    assert name != PROFILE, "a profile is measured before anything is planned"
+    if name == "uniform":
+        return CostTable.uniform(len(supernet))
+    if name != FLOPS:
+        table = CostTable.read(Path(name))
+        if len(table.blocks) != len(supernet):
+            raise InputError(
+                f"executor.costs: {name} must have an entry for each of the {len(supernet)} blocks, but has "
+                f"{len(table.blocks)}."
+            )
+        return table
+    batch = EpochOrder(load().train, config.training.batch_size, config.seed, "train").batch(0)
+    inputs = split_batch(batch, config.training.microbatches)[0].inputs
+    return scaled_table(count_flops(supernet, to_meta(inputs)).costs())

@@ -1,0 +1,1 @@
+"""Trainings compared: under other executors and layouts, resumed, and measured."""

@@ -1,0 +1,111 @@
+"""Comparison: the ablation over executors, samplers and stage counts, measured."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from naspipe import registry
+from naspipe.config.parameters import parameters_of
+from naspipe.pipeline.required_window import spaced_distance
+from naspipe.preflight.layout import check_layout, planning_without_profile
+from naspipe.training.context import RunContext
+from naspipe.training.profiling import measure_costs
+from naspipe.training.progress import Watch, ignore
+from naspipe.verification.equality import configure, train_once
+
+COLUMNS = (
+    "executor", "sampler", "stages", "transport", "subnets", "subnets_per_second", "samples_per_second",
+    "planned_bubble", "measured_bubble", "peak_memory_mib", "final_loss", "digest",
+)  # fmt: skip
+"""The keys of a row, in the order of a CSV file's columns."""
+
+LAST = 0.1
+"""Share of the last subnets whose mean is the final loss."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A grid of trainings.
+
+    Attributes:
+        context: The run that they have in common.
+        executors: Names, with options as ``gpipe:bulk=4``.
+        samplers: Names; empty: the configuration's.
+        stages: Numbers of stages.
+        transport: ``in-process`` or ``distributed``; one stage always trains in this process.
+        subnets: Subnets that each trains.
+    """
+
+    context: RunContext
+    executors: Sequence[str]
+    samplers: Sequence[str]
+    stages: Sequence[int]
+    transport: str
+    subnets: int
+
+    def run(self, watch: Watch = ignore) -> Iterator[dict[str, Any]]:
+        """Train each and yield a row with the keys ``COLUMNS``; everything is checked before the first.
+
+        Args:
+            watch: Called with the progress of measurements and trainings.
+
+        Raises:
+            ConfigError: A configuration is wrong.
+            InputError: A layout does not fit.
+            TrainingError: A training cannot go on.
+        """
+        # All trainings share the costs that are counted here.
+        planning_without_profile(self.context, watch)
+        trainings = list(self._contexts(self.context))
+        for _, _, context in trainings:
+            check_layout(context)
+        measure_costs(self.context, watch=watch)
+        for executor, sampler, context in trainings:
+            yield self._row(executor, sampler, context, watch)
+
+    def _contexts(self, context: RunContext) -> Iterator[tuple[str, str, RunContext]]:
+        """Yield executor, sampler and run of each training."""
+        for stages in self.stages:
+            for sampler in self.samplers or [context.config.sampler.name]:
+                section = context.config.sampler.model_validate(self._sampler(sampler, stages))
+                sampled = context.with_config(context.config.model_copy(update={"sampler": section}))
+                for executor in self.executors:
+                    transport = self.transport if stages > 1 else "in-process"
+                    yield executor, sampler, configure(sampled, executor, stages, transport, self.subnets)
+
+    def _sampler(self, name: str, stages: int) -> dict[str, Any]:
+        """Return a sampler's section; a distance is the configuration's, or fits the stages."""
+        config = self.context.config
+        if name == config.sampler.name:
+            return {"name": name, **config.sampler.parameters}
+        if all(parameter.name != "distance" for parameter in parameters_of(registry.samplers.get(name))):
+            return {"name": name}
+        space = self.context.components.space
+        return {"name": name, "distance": spaced_distance(space, stages, config.training.microbatches)}
+
+    def _row(self, executor: str, sampler: str, context: RunContext, watch: Watch) -> dict[str, Any]:
+        config = context.config
+        planned = context.planning.plan().bubble
+        outcome = train_once(context, watch=watch)
+        seconds = outcome.trace.makespan / 1e6
+        losses = [loss for loss in outcome.losses if loss is not None]
+        last = losses[-max(1, round(len(losses) * LAST)) :]
+        digests = repr(sorted(outcome.digests.items()))
+        return {
+            "executor": executor,
+            "sampler": sampler,
+            "stages": config.executor.stages,
+            "transport": config.executor.transport,
+            "subnets": self.subnets,
+            "subnets_per_second": self.subnets / seconds,
+            "samples_per_second": self.subnets * config.training.batch_size / seconds,
+            "planned_bubble": planned,
+            "measured_bubble": outcome.trace.bubble,
+            "peak_memory_mib": " ".join(f"{memory:.0f}" for memory in outcome.peak_memory),
+            "final_loss": fmean(last) if last else None,
+            "digest": hashlib.sha256(digests.encode()).hexdigest()[:12],
+        }
