@@ -26,12 +26,13 @@ from torch import nn
 
 from naspipe import ChoiceBlock, Decision, SearchSpace
 from naspipe.config.schema import RunConfig
-from naspipe.pipeline.drain import drained_at
+from naspipe.pipeline.drain import drain_before
 from naspipe.supernet.determinism import deterministic
 from naspipe.training.checkpoint import CheckpointFolder
-from naspipe.training.components import as_config, build_components, contract_of
+from naspipe.training.components import build_components, contract_of
+from naspipe.training.context import as_config
 from naspipe.training.distributed.processes import train_in_processes
-from naspipe.training.drain_schedule import Gatekeeper
+from naspipe.training.drain_schedule import DrainSchedule
 from naspipe.training.events import Cut
 from naspipe.training.planning import prepare_planning
 from naspipe.training.progress import ignore
@@ -100,7 +101,7 @@ def one_process(every: int | None, subnets: int = SUBNETS, record: bool = True, 
     writing = [0.0]
     with tempfile.TemporaryDirectory() as folder, deterministic(1, "cpu"):
         checkpoints = CheckpointFolder(Path(folder) / "checkpoints")
-        gatekeeper = Gatekeeper(config.executor.checkpoint, contract_of(config, components.executor))
+        gatekeeper = DrainSchedule(config.executor.checkpoint, contract_of(config, components.executor))
         prepared = prepare_trainer(config, components, components.task.load(0), gatekeeper=gatekeeper)
 
         def on_cut(cut: Cut) -> None:
@@ -144,7 +145,7 @@ def drained() -> float:
     config = configure({"name": "csp", "stages": 2}, SUBNETS, None)
     components = build_components(config)
     planning = prepare_planning(config, components, components.task.load(0))
-    plain, cut = planning.plan().makespan, planning.plan(gate=drained_at(CUTS)).makespan
+    plain, cut = planning.plan().makespan, planning.plan(gate=drain_before(CUTS)).makespan
     return (cut - plain) / plain / len(CUTS)
 
 

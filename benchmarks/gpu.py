@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from speed import SUBNETS, by_hand, in_turn, one_stage, show, speed_settings
 
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
 from naspipe.verification.equality import verify
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -58,7 +58,8 @@ def config_of(name: str) -> dict[str, Any]:
 
 def measure(name: str) -> None:
     """Train a space with one and with two stages, and print a row."""
-    from naspipe.training.components import as_config, build_components
+    from naspipe.training.components import build_components
+    from naspipe.training.context import as_config
     from naspipe.verification.equality import verify
 
     config = as_config(config_of(name))

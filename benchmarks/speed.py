@@ -29,7 +29,8 @@ from naspipe import Supernet
 from naspipe.config.schema import RunConfig
 from naspipe.supernet.determinism import deterministic
 from naspipe.tasks.data import EpochOrder, move_batch
-from naspipe.training.components import as_config, build_components
+from naspipe.training.components import build_components
+from naspipe.training.context import as_config
 from naspipe.training.distributed.processes import train_in_processes
 from naspipe.training.planning import prepare_planning
 from naspipe.training.progress import ignore

@@ -32,7 +32,8 @@ from naspipe.space import Architecture
 from naspipe.supernet import build_subnet
 from naspipe.supernet.determinism import deterministic
 from naspipe.tasks.loading import load_splits
-from naspipe.training.components import Components, as_config, build_components
+from naspipe.training.components import Components, build_components
+from naspipe.training.context import as_config
 from naspipe.training.standalone import retrain
 from naspipe_spaces.nasbench201 import EDGES, NASBench201
 from naspipe_spaces.nasbench201_table import true_accuracy

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from conftest import TINY, TinySpace
-from naspipe.training.setup import layer_digests
 from test_training import train
 from torch import Tensor, nn
 
@@ -146,9 +145,9 @@ def outcome(
 ) -> Outcome:
     """Train in one process; with a pace, stages get ahead of each other at random."""
     settings = {"training": {**TINY["training"], **training}, "executor": executor, **more}
-    walk = None if pace is None else lambda planner: Interleaved(planner, pace)
-    _, records, trainer = train(settings, space=DeepSpace(dropout), walk=walk)
-    return layer_digests(trainer), records
+    wrap = None if pace is None else lambda planner: Interleaved(planner, pace)
+    _, records, model = train(settings, space=DeepSpace(dropout), pace=wrap)
+    return {layer.key: layer.digest() for layer in model.own_layers()}, records
 
 
 def draw_configuration(seed: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from naspipe import Architecture, Block, ChoiceBlock, Decision, Run, SearchSpace, Supernet
 from naspipe.errors import SpaceError
 from naspipe.files import digest_tensors
-from naspipe.preflight.option_check import MAX_TRAINED, check_candidates
+from naspipe.preflight.option_check import MAX_TRAINED, check_options
 from naspipe.space.covering import covering_architectures
+from naspipe.supernet.meta import build_on_meta
 
 
 class Chain(SearchSpace):
@@ -122,7 +123,7 @@ def test_every_candidate_is_tried_and_the_supernet_is_left_as_it_was() -> None:
     before = digest_tensors(supernet.state_dict())
     task = TinyTask()
     with pytest.raises(SpaceError, match=f"block 1 \\(a={Wide.broken}\\) returns"):
-        check_candidates(supernet, task.load(0).train.batch([0, 1], 0), task.loss, 0)
+        check_options(supernet, build_on_meta(supernet.space, 0), task.load(0).train.batch([0, 1], 0), task.loss, 0)
     assert digest_tensors(supernet.state_dict()) == before
     assert all(parameter.grad is None for parameter in supernet.parameters())
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import copy
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import TINY
-from naspipe.training.setup import layer_digests, prepare_trainer
 
 from naspipe.config.schema import CheckpointConfig, RunConfig
 from naspipe.errors import NaspipeWarning, RunError, RunFolderError
 from naspipe.pipeline.contract import CAUSAL, Contract
-from naspipe.pipeline.drain import Passage
-from naspipe.supernet.determinism import deterministic
-from naspipe.supernet.supernet import Supernet
+from naspipe.pipeline.drain import Admission
 from naspipe.training import checkpoint as checkpoint_module
 from naspipe.training.checkpoint import CheckpointFolder
-from naspipe.training.components import as_config, build_components
-from naspipe.training.drain_schedule import GRANULE, Gatekeeper
-from naspipe.training.events import Cut, SubnetRecord
-from naspipe.training.planning import prepare_planning
-from naspipe.training.trainer import SupernetTrainer
+from naspipe.training.context import RunContext, as_config
+from naspipe.training.drain_schedule import INTERVAL, DrainSchedule
+from naspipe.training.events import SubnetRecord
+from naspipe.training.files import TrainingFiles
+from naspipe.training.recorder import Recorder
+from naspipe.training.session import TrainingSession
 
 SUBNETS = 40
 
@@ -42,26 +41,23 @@ def train(
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, str], list[SubnetRecord]]:
     """Train from a checkpoint or the beginning, writing checkpoints; return the layers' digests and the records."""
-    components = build_components(config)
-    checkpoints = CheckpointFolder(folder) if folder is not None else None
-    checkpoint = None if at is None or checkpoints is None else checkpoints.open(at)
-    contract = Contract.parse("flush(4)") if config.executor.name == "gpipe" else CAUSAL
-    gatekeeper = Gatekeeper(config.executor.checkpoint, contract, stop)
     records: list[SubnetRecord] = []
-    with deterministic(1, "cpu"):
-        prepared = prepare_trainer(
-            config, components, components.task.load(config.seed), checkpoint=checkpoint, gatekeeper=gatekeeper
+    with tempfile.TemporaryDirectory() as temporary:
+        files = TrainingFiles(Path(temporary))
+        if at is not None and folder is not None:
+            # Of all checkpoints that there are, the training is resumed from this one.
+            shutil.copytree(folder / f"{at:09d}", files.checkpoints / f"{at:09d}")
+            files.metrics.write_text("{}\n" * at)
+        recorder = Recorder()
+        session = TrainingSession(
+            RunContext.load(config), files, on_subnet=records.append, recorder=recorder, must_stop=stop
         )
-
-        def on_cut(cut: Cut) -> None:
-            assert checkpoints is not None
-            assert [record.index for record in records] == list(range(at or 0, cut.subnet))
-            checkpoints.write_part(cut.subnet, 0, prepared.trainer.own_layers())
-            checkpoints.finish(cut.subnet, 1, cut.sampler, config.executor.checkpoint.keep)
-
-        trained = prepared.trainer.run(records.append, on_cut=on_cut)
-    assert trained == (at or 0) + len(records)
-    return layer_digests(prepared.trainer), records
+        result = session.run()
+        if folder is not None and files.checkpoints.exists():
+            shutil.copytree(files.checkpoints, folder, dirs_exist_ok=True)
+    assert result.trained == (at or 0) + len(records)
+    assert [record.index for record in records] == list(range(at or 0, result.trained))
+    return result.digests, records
 
 
 NEVER = {"every": None}
@@ -123,30 +119,30 @@ def test_bulks_are_cut_between_each_other_only(tmp_path: Path) -> None:
     assert train(bulky(NEVER), tmp_path, 16) == (expected, records[16:])
 
 
-def test_nothing_is_planned_beyond_a_cut_before_it_has_been_passed() -> None:
-    """Else a process can wait at a cut for one that waits for its word about a later subnet."""
-    config = configured({"name": "csp", "stages": 2, "checkpoint": {"every": 7}})
-    components = build_components(config)
+def test_nothing_is_planned_beyond_a_drain_before_it_has_been_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a process can wait at a drain for one that waits for its decision about a later subnet."""
+    context = RunContext.load(configured({"name": "csp", "stages": 2, "checkpoint": {"every": 7, "keep": 100}}))
     asked: list[int] = []
-    gatekeeper = Gatekeeper(config.executor.checkpoint, CAUSAL)
+    passed: list[tuple[int, int]] = []
+    decide, finish = DrainSchedule.__call__, CheckpointFolder.finish
 
-    def gate(subnet: int) -> Passage:
+    def ask(schedule: DrainSchedule, subnet: int) -> Admission:
         asked.append(subnet)
-        return gatekeeper(subnet)
+        return decide(schedule, subnet)
 
-    planner, cuts = prepare_planning(config, components).planner(gate=gate)
-    splits = components.task.load(config.seed)
-    trainer = SupernetTrainer(
-        Supernet(components.space, config.seed), components.task, splits.train, components.sampler, planner, cuts,
-        config.training, config.seed, is_cut=gatekeeper.cuts.__contains__,
-    )  # fmt: skip
-    planned = []
-    with deterministic(1, "cpu"):
-        trainer.run(lambda record: None, on_cut=lambda cut: planned.append((cut.subnet, max(asked))))
-    # What is asked at once is what may be in flight beside the first subnet behind the cut.
-    window = components.executor.window(planner.shape)
-    assert [subnet for subnet, _ in planned] == [7, 14, 21, 28, 35]
-    assert all(subnet <= last <= subnet + window for subnet, last in planned)
+    def drained(checkpoints: CheckpointFolder, subnet: int, *more: Any) -> None:
+        passed.append((subnet, max(asked)))
+        finish(checkpoints, subnet, *more)
+
+    monkeypatch.setattr(DrainSchedule, "__call__", ask)
+    monkeypatch.setattr(CheckpointFolder, "finish", drained)
+    TrainingSession(context, TrainingFiles(tmp_path)).run()
+    # What is asked at once is what may be in flight beside the first subnet after the drain.
+    window = context.components.executor.window(context.planning.planner().shape)
+    assert [subnet for subnet, _ in passed] == [7, 14, 21, 28, 35]
+    assert all(subnet <= last <= subnet + window for subnet, last in passed)
     assert window < 7
 
 
@@ -154,37 +150,37 @@ def test_a_training_that_is_asked_to_stop_leaves_a_checkpoint_to_go_on_from(tmp_
     config = configured({"name": "csp", "stages": 2, "checkpoint": NEVER})
     expected, records = train(config)
     _, first = train(config, tmp_path, stop=lambda: True)
-    assert len(first) == GRANULE
-    assert CheckpointFolder(tmp_path).indices() == [GRANULE]
-    digests, rest = train(config, tmp_path, GRANULE)
+    assert len(first) == INTERVAL
+    assert CheckpointFolder(tmp_path).indices() == [INTERVAL]
+    digests, rest = train(config, tmp_path, INTERVAL)
     assert digests == expected
     assert first + rest == records
 
 
-class TestGatekeeper:
-    def ask(self, gatekeeper: Gatekeeper, count: int = 100) -> list[int]:
-        return [subnet for subnet in range(1, count) if gatekeeper(subnet) is not Passage.OPEN]
+class TestDrainSchedule:
+    def ask(self, schedule: DrainSchedule, count: int = 100) -> list[int]:
+        return [subnet for subnet in range(1, count) if schedule(subnet) is not Admission.AT_ONCE]
 
-    def test_it_cuts_every_so_many_subnets_in_whole_bulks(self) -> None:
+    def test_it_drains_every_so_many_subnets_in_whole_bulks(self) -> None:
         every = CheckpointConfig(every=30)
-        assert self.ask(Gatekeeper(every, CAUSAL)) == [30, 60, 90]
-        assert self.ask(Gatekeeper(every, Contract("flush", 4))) == [32, 64, 96]
-        assert self.ask(Gatekeeper(every, Contract("stale", 3))) == []
+        assert self.ask(DrainSchedule(every, CAUSAL)) == [30, 60, 90]
+        assert self.ask(DrainSchedule(every, Contract("flush", 4))) == [32, 64, 96]
+        assert self.ask(DrainSchedule(every, Contract("stale", 3))) == []
 
     def test_it_looks_at_the_clock_now_and_then(self) -> None:
         seconds = iter(range(0, 10_000, 25))
-        gatekeeper = Gatekeeper(CheckpointConfig(every=None, minutes=1), CAUSAL, clock=lambda: next(seconds))
-        assert self.ask(gatekeeper) == [48, 96]
+        schedule = DrainSchedule(CheckpointConfig(every=None, minutes=1), CAUSAL, clock=lambda: next(seconds))
+        assert self.ask(schedule) == [48, 96]
 
     def test_others_do_what_one_has_decided(self) -> None:
         from torch.distributed import HashStore
 
         store = HashStore()
         settings = CheckpointConfig(every=30)
-        leader = Gatekeeper(settings, CAUSAL, lambda: len(leader.cuts) == 2, store)
-        follower = Gatekeeper(CheckpointConfig(every=30), CAUSAL, lambda: True, store, decides=False)
+        leader = DrainSchedule(settings, CAUSAL, lambda: len(leader.drained) == 2, store)
+        follower = DrainSchedule(CheckpointConfig(every=30), CAUSAL, lambda: True, store, decides=False)
         assert self.ask(leader, 65) == self.ask(follower, 65) == [30, 60, 64]
-        assert leader.ended == follower.ended == 64
+        assert leader.drained == follower.drained == {30, 60, 64}
 
 
 class TestFiles:

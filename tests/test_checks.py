@@ -18,7 +18,7 @@ from naspipe.files import digest_tensors
 from naspipe.preflight.task_check import check_task
 from naspipe.registry import spaces, tasks
 from naspipe.supernet.supernet import Supernet
-from naspipe.training.components import as_config, build_components
+from naspipe.training.context import RunContext
 
 
 def fail(*arguments: Any, **more: Any) -> Any:
@@ -141,13 +141,12 @@ def test_more_micro_batches_than_samples_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_check_changes_neither_the_supernet_nor_a_generator() -> None:
-    config = as_config(TINY)
-    components = build_components(config)
-    supernet = Supernet(components.space, 0)
+    context = RunContext.load(TINY)
+    supernet = Supernet(context.components.space, 0)
     before = digest_tensors(supernet.state_dict())
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    check_task(components, config, supernet)
+    check_task(context, supernet)
     assert torch.equal(torch.get_rng_state(), state)
     assert digest_tensors(supernet.state_dict()) == before
     assert supernet.training

@@ -13,7 +13,7 @@ import naspipe
 from naspipe.config.source import dump_yaml, read_text
 from naspipe.errors import ConfigError, NaspipeWarning
 from naspipe.registry import tasks
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
 
 GOOD = """\
 space: {name: conftest:TinySpace}

@@ -94,7 +94,7 @@ def edit(path: Path, old: str, new: str) -> None:
          "environment.json cannot be read: .*To do without what it says"),
         (lambda run: run.folder.trials.write_bytes(b'"\xe9"\n{}\n'), lambda run: run.trials(),
          "trials.jsonl, line 1 cannot be read: 'utf-8' codec"),
-        (lambda run: edit(run.folder.training_metrics, '"loss": ', '"loss": NaN, "x": '),
+        (lambda run: edit(run.folder.training.metrics, '"loss": ', '"loss": NaN, "x": '),
          lambda run: list(run.folder.subnets()),
          "metrics.jsonl, line 1 cannot be read: loss must be a finite number, but got nan"),
         (lambda run: run.folder.best_architecture.write_text("[]"), lambda run: run.best_architecture(),

@@ -10,8 +10,7 @@ import torch
 from conftest import TINY, TinySpace
 
 from naspipe import Run, Supernet
-from naspipe.training.components import as_config, build_components
-from naspipe.training.planning import prepare_planning
+from naspipe.training.context import RunContext, as_config
 from naspipe.verification.equality import verify
 
 
@@ -31,7 +30,7 @@ def test_stem_and_head_keep_their_weights_and_candidates_do_not(tmp_path: Path) 
 
 def test_frozen_layers_are_planned_as_if_they_were_not_there() -> None:
     config = as_config(settings(delay=0))
-    planning = prepare_planning(config, build_components(config))
+    planning = RunContext.load(config).planning
     assert planning.scenario().always_active == ()
     assert all(layer.strict for layer in planning.supernet.layers())
 

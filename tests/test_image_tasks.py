@@ -26,7 +26,7 @@ from naspipe.tasks.fashion_mnist import FILES, FOLDER, PACKAGE, FashionMNIST
 from naspipe.tasks.image_folder import ImageFolder
 from naspipe.tasks.images import Augmentation, Images, Normalisation, split_images
 from naspipe.tasks.torchvision_data import TorchvisionData
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
 from naspipe.verification.equality import verify
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,15 +21,15 @@ import pytest
 import torch
 import yaml
 from conftest import TINY, TinyTask
-from naspipe.training.distributed.devices import require_gpus
 from torch.distributed import DistNetworkError, HashStore, Store, TCPStore
 
 from naspipe import Run
 from naspipe.errors import InputError, StoppedError, TrainingError
 from naspipe.runs.resuming import reopen
 from naspipe.tasks.data import Batch, Dataset, TensorDataset
-from naspipe.training import agreement, torchrun
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
+from naspipe.training.distributed import agreement, torchrun
+from naspipe.training.distributed.requirements import require_gpus
 
 HERE = Path(__file__).parent
 MARK = "NASPIPE_TEST_MACHINES"
@@ -71,7 +71,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def results(run: Run) -> list[Any]:
-    files = (run.folder.training_metrics, run.folder.trials, run.folder.best_metrics)
+    files = (run.folder.training.metrics, run.folder.trials, run.folder.best_metrics)
     return [run.digest, *(path.read_bytes() for path in files)]
 
 

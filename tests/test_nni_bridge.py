@@ -19,7 +19,7 @@ import naspipe
 from naspipe import Architecture, ClassificationTask, NaspipeWarning, SearchSpace, Splits, Supernet, split_tensors
 from naspipe.errors import ArchitectureError, ConfigError, InputError, PluginError, SpaceError
 from naspipe.keys import derive_key
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
 from naspipe.verification.equality import verify
 from naspipe_spaces.nni_bridge.block import NNIBlock
 from naspipe_spaces.nni_bridge.choosers import Chooser

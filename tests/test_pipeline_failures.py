@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from naspipe import Architecture, Batch, Block, ChoiceBlock, Dataset, Splits, Supernet
 from naspipe.errors import TrainingError
 from naspipe.supernet.meta import build_on_meta
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
 from naspipe.training.spec_check import SpecCheck
 from naspipe.training.tensor_spec import BoundarySpecs, spec_of
 from naspipe.verification.equality import train_once

@@ -22,7 +22,7 @@ from naspipe.executors.sequential import Sequential
 from naspipe.pipeline.abstract import AbstractSpace
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.contract import CAUSAL, Contract
-from naspipe.pipeline.drain import Gate, Passage
+from naspipe.pipeline.drain import Admission, DrainRule
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.planner import Planner
 from naspipe.pipeline.required_window import least_bubble, needed_in_flight, stage_costs
@@ -97,7 +97,7 @@ def test_every_plan_keeps_its_own_contract_and_the_bound(drawn: tuple[Scenario, 
 
 @settings(deadline=None, max_examples=300)
 @given(scenarios(), st.sets(st.integers(1, 13)))
-def test_a_gate_drains_the_pipeline_and_what_follows_can_be_planned_alone(
+def test_a_drain_rule_drains_the_pipeline_and_what_follows_can_be_planned_alone(
     drawn: tuple[Scenario, Layout, str], places: set[int]
 ) -> None:
     scenario, layout, name = drawn
@@ -106,7 +106,7 @@ def test_a_gate_drains_the_pipeline_and_what_follows_can_be_planned_alone(
     if name == "pipedream":
         return  # Its pattern has no place to drain.
     cuts = sorted(place * bulk for place in places if place * bulk < scenario.count)
-    plan = scenario.plan(executor, layout, name, opened_at(cuts))
+    plan = scenario.plan(executor, layout, name, drained_at(cuts))
     assert find_violations(plan) == []
     for cut in cuts:
         ended = max(planned.end for planned in plan.in_time() if planned.action.subnet < cut)
@@ -114,19 +114,19 @@ def test_a_gate_drains_the_pipeline_and_what_follows_can_be_planned_alone(
     if cuts:
         last = cuts[-1]
         rest = list(scenario.planner(executor, layout, first=last).run())
-        whole = list(scenario.planner(executor, layout, gate=opened_at(cuts)).run())
+        whole = list(scenario.planner(executor, layout, drains=drained_at(cuts)).run())
         behind = [planned for planned in whole if planned.action.subnet >= last]
         assert [planned.action for planned in rest] == [planned.action for planned in behind]
         assert {planned.start - first.start for planned, first in zip(behind, rest, strict=True)} == {behind[0].start}
-        stopped = scenario.planner(executor, layout, gate=opened_at(cuts[:-1], last)).run()
+        stopped = scenario.planner(executor, layout, drains=drained_at(cuts[:-1], last)).run()
         assert list(stopped) == whole[: len(whole) - len(behind)]
 
 
-def opened_at(cuts: Sequence[int], end: int | None = None) -> Gate:
-    def gate(subnet: int) -> Passage:
-        return Passage.END if subnet == end else Passage.DRAINED if subnet in cuts else Passage.OPEN
+def drained_at(cuts: Sequence[int], end: int | None = None) -> DrainRule:
+    def drains(subnet: int) -> Admission:
+        return Admission.NEVER if subnet == end else Admission.DRAINED if subnet in cuts else Admission.AT_ONCE
 
-    return gate
+    return drains
 
 
 def repeated(*subnets: Sequence[Sequence[int]]) -> Callable[[], Iterator[SubnetShape]]:

@@ -19,10 +19,12 @@ from naspipe.pipeline.planfile import read_plan
 from naspipe.pipeline.simulation import COLUMNS, Simulation, parse_executor
 from naspipe.pipeline.validator import find_violations
 from naspipe.preflight.forecast import conflict_chance, forecast_speedups
+from naspipe.preflight.layout import warn_of_idle_stages
 from naspipe.supernet.flops import count_flops
 from naspipe.supernet.meta import build_on_meta, to_meta
-from naspipe.training.components import as_config, build_components
-from naspipe.training.planning import Planning, prepare_planning
+from naspipe.training.components import build_components
+from naspipe.training.context import RunContext, as_config
+from naspipe.training.planning import Planning
 from naspipe_spaces.nasbench201 import NASBench201
 
 
@@ -35,7 +37,7 @@ def config(tmp_path: Path, tiny: dict[str, Any]) -> Path:
 
 def planning(tiny: dict[str, Any], **executor: Any) -> Planning:
     loaded = as_config({**tiny, "executor": {"name": "csp", **executor}})
-    return prepare_planning(loaded, build_components(loaded))
+    return RunContext.load(loaded).planning
 
 
 def test_a_runs_plan_has_its_layers_and_keeps_its_contract(tiny: dict[str, Any]) -> None:
@@ -114,27 +116,27 @@ def test_a_delay_smaller_than_the_stages_need_is_warned_of_with_its_cost(tiny: d
         r"training.delay is 2, but 5 stages need 4 with 1 micro-batch: .*at least about 0.40. Raise training.delay"
     )
     with pytest.warns(NaspipeWarning, match=message):
-        planning(tiny, stages=5).warn()
+        warn_of_idle_stages(planning(tiny, stages=5))
 
 
 def test_a_window_smaller_than_the_stages_need_is_warned_of_with_its_cost(tiny: dict[str, Any]) -> None:
     one = planning(tiny, stages=3, partition=[1, 2, 2], window=1)
     message = r"executor.window is 1, but 3 stages need 3 subnets .*about 0.67. Raise executor.window, which does not"
     with pytest.warns(NaspipeWarning, match=message):
-        one.warn()
+        warn_of_idle_stages(one)
     plan = one.plan()
     assert plan.bubble == pytest.approx(0.67, abs=0.01)
     tiny["training"]["delay"] = 1
     with pytest.warns(NaspipeWarning, match=r"delay is 1, .* need 4; executor.window is 1, .* need 5 .* and executor"):
-        planning(tiny, stages=5, window=1).warn()
+        warn_of_idle_stages(planning(tiny, stages=5, window=1))
 
 
 def test_a_fixed_pattern_and_what_is_enough_are_not_warned_of(tiny: dict[str, Any]) -> None:
-    planning(tiny, stages=3, partition=[1, 2, 2], window=3).warn()
-    planning(tiny, stages=1, window=1).warn()
+    warn_of_idle_stages(planning(tiny, stages=3, partition=[1, 2, 2], window=3))
+    warn_of_idle_stages(planning(tiny, stages=1, window=1))
     tiny["training"]["delay"] = 0
     for name in ("sequential", "gpipe", "one_f_one_b"):
-        planning(tiny, name=name, stages=4).warn()
+        warn_of_idle_stages(planning(tiny, name=name, stages=4))
 
 
 def test_conflicts_are_as_likely_as_counting_says(tiny: dict[str, Any]) -> None:

@@ -24,10 +24,10 @@ from naspipe import Run
 from naspipe.errors import ConfigError, InputError, TrainingError
 from naspipe.files import JsonLines, keep_lines
 from naspipe.pipeline.action import Kind
-from naspipe.training import launcher, processes
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
+from naspipe.training.distributed import launcher, requirements
+from naspipe.training.distributed.transport import _tensor_specs
 from naspipe.training.tensor_spec import PayloadSpec, TensorSpec, message_bytes, pack, spec_of, unpack
-from naspipe.training.transport import _forms
 
 HERE = Path(__file__).parent
 FAULTS = '''
@@ -83,7 +83,7 @@ def settings(**executor: Any) -> dict[str, Any]:
 
 def digests(config: dict[str, Any], out: Path) -> tuple[str, bytes]:
     run = Run.create(config, out).train()
-    return run.digest, run.folder.training_metrics.read_bytes()
+    return run.digest, run.folder.training.metrics.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_stage_that_fails_ends_all_with_its_message(
     assert time.monotonic() - start < 60
     assert children() == []
     assert list(scratch.iterdir()) == []
-    assert run.folder.training_metrics.exists()
+    assert run.folder.training.metrics.exists()
     assert not run.folder.supernet.exists()
 
 
@@ -255,7 +255,7 @@ def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
         assert process.returncode == 0, errors
         one = {**settings(), "executor": {"name": "sequential"}, "seed": seed}
         run = Run.open(tmp_path / str(seed))
-        assert (run.digest, run.folder.training_metrics.read_bytes()) == digests(one, tmp_path / f"one{seed}")
+        assert (run.digest, run.folder.training.metrics.read_bytes()) == digests(one, tmp_path / f"one{seed}")
 
 
 def test_stages_do_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
@@ -278,14 +278,14 @@ def test_a_plugin_that_other_processes_cannot_import_is_refused(tmp_path: Path) 
 
 def test_a_backend_or_a_gpu_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = as_config(settings(stages=4, partition="static"))
-    monkeypatch.setattr(processes, "distributed_backends", lambda: ["mpi"])
+    monkeypatch.setattr(requirements, "distributed_backends", lambda: ["mpi"])
     with pytest.raises(InputError, match="needs torch's backend gloo, but this build of torch has mpi"):
-        processes.check_processes(config)
-    monkeypatch.setattr(processes, "distributed_backends", lambda: ["gloo", "nccl"])
+        requirements.check_stage_processes(config)
+    monkeypatch.setattr(requirements, "distributed_backends", lambda: ["gloo", "nccl"])
     on_gpu = config.model_copy(update={"training": config.training.model_copy(update={"device": "cuda"})})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(InputError, match=r"needs a GPU for each stage, but here are 4 stages and 2 GPUs\. Set"):
-        processes.check_processes(on_gpu)
+        requirements.check_stage_processes(on_gpu)
 
 
 SQUEEZE = """
@@ -356,29 +356,29 @@ def test_a_message_holds_any_nest_and_says_what_is_missing() -> None:
         "a": torch.randn(3, 2).t(), "n": None, "i": torch.arange(5), "b": torch.tensor(True), "x": "text",
         "h": torch.randn(3, dtype=torch.bfloat16), "e": torch.ones(1, 1).expand(2, 2), "z": torch.zeros(0, 3),
     }  # fmt: skip
-    signature = spec_of(payload)
+    spec = spec_of(payload)
     tensors = [value for value in payload.values() if isinstance(value, Tensor)]
-    message = pack(tensors, signature.forms, b"12345678")
-    assert message.numel() == message_bytes(signature.forms)
-    for sent, received in zip(tensors, unpack(message, signature.forms)[0], strict=True):
+    message = pack(tensors, spec.tensors, b"12345678")
+    assert message.numel() == message_bytes(spec.tensors)
+    for sent, received in zip(tensors, unpack(message, spec.tensors)[0], strict=True):
         assert received is not None
         assert received.dtype == sent.dtype
         assert torch.equal(received, sent)
-    forms = [TensorSpec(torch.float32, (2,), True)] * 2
+    specs = [TensorSpec(torch.float32, (2,), True)] * 2
     for flag in (True, False):
-        packed = pack([None, None], forms, b"12345678", flag)
-        assert unpack(packed, forms) == ([None, None], flag, b"12345678")
-    again, _, _ = unpack(pack([None, torch.ones(2)], forms, b"12345678"), forms)
+        packed = pack([None, None], specs, b"12345678", flag)
+        assert unpack(packed, specs) == ([None, None], flag, b"12345678")
+    again, _, _ = unpack(pack([None, torch.ones(2)], specs, b"12345678"), specs)
     assert again[0] is None
     assert torch.equal(again[1], torch.ones(2))
 
 
 def test_gradients_have_a_slot_for_every_leaf_and_bytes_only_where_they_can_be() -> None:
     leaf = TensorSpec(torch.float32, (4,), True)
-    signature = PayloadSpec(None, (leaf, None, TensorSpec(torch.int64, (9,), False), "text"))
-    forms = _forms(Kind.BACKWARD, signature)
-    assert [form.num_bytes for form in forms] == [16, 0, 0, 0]
-    assert signature.forms == [leaf, signature.slots[2]]
+    spec = PayloadSpec(None, (leaf, None, TensorSpec(torch.int64, (9,), False), "text"))
+    specs = _tensor_specs(Kind.BACKWARD, spec)
+    assert [spec.num_bytes for spec in specs] == [16, 0, 0, 0]
+    assert spec.tensors == [leaf, spec.slots[2]]
 
 
 def test_progress_is_told_once_and_follows_a_log_that_is_cut_off(

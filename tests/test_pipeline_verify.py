@@ -18,18 +18,18 @@ from naspipe.errors import ConfigError
 from naspipe.pipeline.action import Kind
 from naspipe.pipeline.planfile import plan_to_json, read_plan, write_plan
 from naspipe.pipeline.validator import find_violations
-from naspipe.training.components import as_config
+from naspipe.training.context import RunContext, as_config
 from naspipe.training.layers import Layer, Snapshot
 from naspipe.training.part import Part
 from naspipe.verification.comparison import COLUMNS, Comparison
-from naspipe.verification.equality import Check, Outcome, find_difference, train_once, verify
+from naspipe.verification.equality import TracedTraining, Verdict, find_difference, train_once, verify
 
 
-def outcome(executor: dict[str, Any], **training: Any) -> Outcome:
+def outcome(executor: dict[str, Any], **training: Any) -> TracedTraining:
     data = copy.deepcopy({**TINY, "executor": executor})
     data["sampler"] = training.pop("sampler", data["sampler"])
     data["training"].update(training)
-    return train_once(as_config(data), TinyTask().load(TINY["seed"]))
+    return train_once(RunContext.load(data))
 
 
 CSP = {"name": "csp", "stages": 3}
@@ -210,7 +210,7 @@ def test_a_skipped_subnet_leaves_weights_and_optimizer_and_advances_the_version(
     assert int(layer.optimizer.state[parameter]["step"]) == 2
 
 
-def checks(**more: Any) -> dict[tuple[str, int], Check]:
+def checks(**more: Any) -> dict[tuple[str, int], Verdict]:
     settings: dict[str, Any] = {
         "executors": ["csp"],
         "stages": [2],
@@ -332,7 +332,7 @@ def test_a_training_that_was_not_traced_has_no_section_on_its_pipeline(tmp_path:
     tiny["training"]["subnets"] = 4
     run = Run.create(tiny, tmp_path / "out").train()
     assert "<h2>Pipeline</h2>" not in run.report().read_text()
-    assert not run.folder.plan.exists()
+    assert not run.folder.training.plan.exists()
 
 
 def test_compare_prints_and_writes_a_row_for_each_training(

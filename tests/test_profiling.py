@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from conftest import TINY, Command
 
-from naspipe import Architecture, Run, Sampler, SearchSpace
+from naspipe import Architecture, Run, Sampler, SearchSpace, registry
 from naspipe.errors import NaspipeWarning
 from naspipe.pipeline.costs import CostTable
 from naspipe.pipeline.planfile import read_plan
 from naspipe.training import profiling
-from naspipe.training.components import as_config, build_components
-from naspipe.training.planning import prepare_planning
-from naspipe.training.profiling import _fit, profile_costs, settle_costs
+from naspipe.training.context import RunContext, as_config
+from naspipe.training.profiling import _fit, profile_costs
 from naspipe.verification.equality import verify
 
 
@@ -24,10 +23,9 @@ def config_with(**executor: Any) -> Any:
 
 
 def test_every_strict_layer_gets_a_measured_cost() -> None:
-    config = config_with()
-    components = build_components(config)
-    table = profile_costs(config, components.task.load(0))
-    supernet = prepare_planning(config, components).supernet
+    context = RunContext.load(config_with())
+    table = profile_costs(context)
+    supernet = context.meta_supernet
     assert len(table.blocks) == len(supernet)
     for block, layers in zip(table.blocks, supernet.layers_by_block, strict=True):
         assert set(block.layers) == {layer.name for layer in layers.values() if layer.strict}
@@ -51,9 +49,11 @@ def test_a_run_measures_once_and_keeps_the_table(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(profiling, "profile_costs", count)
     run = Run.create(config_with(), tmp_path / "run").train(trace=True)
     assert len(measured) == 1
-    assert CostTable.read(run.folder.costs) == measured[0]
+    assert CostTable.read(run.folder.training.costs) == measured[0]
     assert Run.open(run.path).config.executor.costs == "profile"
-    assert settle_costs(run.config, run.splits, run.folder.costs).executor.costs == str(run.folder.costs)
+    again = RunContext.load(run.config)
+    profiling.measure_costs(again, run.folder.training.costs)
+    assert again.costs == measured[0]
     assert len(measured) == 1
 
 
@@ -82,10 +82,11 @@ class OneOnly(Sampler):
 
 
 def test_layers_that_no_subnet_used_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_with()
-    monkeypatch.setattr(profiling, "_even_sampler", OneOnly)
+    context = RunContext.load(config_with())
+    monkeypatch.setattr(registry.samplers.get("fair"), "draw", OneOnly.draw)
+    monkeypatch.setattr(registry.samplers.get("fair"), "start", OneOnly.start)
     with pytest.warns(NaspipeWarning, match=r"executor\.costs: profile did not meet 6 layers"):
-        table = profile_costs(config, build_components(config).task.load(0))
+        table = profile_costs(context)
     assert [set(block.layers) for block in table.blocks[1:4]] == [{"conv1"}] * 3
 
 

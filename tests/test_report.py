@@ -216,9 +216,9 @@ def test_a_search_without_a_number_of_trials_says_how_many_there_are_so_far(sear
 def test_a_training_that_goes_on_is_shown_as_far_as_it_is(finished: Run, tmp_path: Path) -> None:
     run = Run.create({**TINY, "training": {**TINY["training"], "subnets": 30}}, tmp_path / "run")
     assert "No subnet has been trained yet." in run.report().read_text()
-    run.folder.training_metrics.parent.mkdir()
-    lines = finished.folder.training_metrics.read_text().splitlines(keepends=True)
-    run.folder.training_metrics.write_text("".join(lines[:12]) + lines[12][:20])
+    run.folder.training.metrics.parent.mkdir()
+    lines = finished.folder.training.metrics.read_text().splitlines(keepends=True)
+    run.folder.training.metrics.write_text("".join(lines[:12]) + lines[12][:20])
     with pytest.warns(NaspipeWarning, match="line 13 was broken off while it was written"):
         page = run.report().read_text()
     assert "12 of 30 subnets trained" in page

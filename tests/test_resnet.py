@@ -19,7 +19,7 @@ from naspipe import Block, Supernet
 from naspipe.errors import ArchitectureError, ConfigError, SpaceError
 from naspipe.supernet.meta import build_on_meta
 from naspipe.tasks.digits import Digits
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
 from naspipe.verification.equality import train_once, verify
 from naspipe_spaces.residual import CATALOGUE, Candidate, Residual
 from naspipe_spaces.resnet import PRESETS, ResNet

@@ -13,10 +13,10 @@ from conftest import TINY, Command
 
 from naspipe.errors import InputError
 from naspipe.training.checkpoint import CheckpointFolder
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
 from naspipe.training.layers import Layer, LayerState
 from naspipe.verification.equality import Combination
-from naspipe.verification.resume import ResumeCheck, verify_resuming
+from naspipe.verification.resume import ResumeVerdict, verify_resuming
 from naspipe_strategies.spaced import SpacedSampler
 
 
@@ -27,12 +27,12 @@ class Forgetful(SpacedSampler):
         """Forget it."""
 
 
-def checks(executors: list[str], stages: list[int], config: dict[str, Any] = TINY, **more: Any) -> list[ResumeCheck]:
+def checks(executors: list[str], stages: list[int], config: dict[str, Any] = TINY, **more: Any) -> list[ResumeVerdict]:
     settings: dict[str, Any] = {"transports": ["in-process"], "subnets": 12, **more}
     return list(verify_resuming(as_config(config), executors, stages, **settings))
 
 
-def differences(found: list[ResumeCheck]) -> list[str]:
+def differences(found: list[ResumeVerdict]) -> list[str]:
     return [one.difference for check in found for one in check.continuations]
 
 
@@ -69,8 +69,8 @@ def test_what_cannot_be_resumed_is_not_trained_and_says_why() -> None:
     assert stale.reason == "cannot be resumed: under stale(1) subnets read weights that are being changed meanwhile"
     *_, bulk = checks(["gpipe:bulk=20"], [2])
     assert bulk.continuations == []
-    assert bulk.reason == "12 subnets cannot be cut under flush(20)"
-    with pytest.raises(InputError, match="at least 2 subnets to be broken off between them, but has 1.*--subnets"):
+    assert bulk.reason == "12 subnets cannot be divided under flush(20)"
+    with pytest.raises(InputError, match="at least 2 subnets to be interrupted between them, but has 1.*--subnets"):
         checks(["csp"], [1], subnets=1)
 
 

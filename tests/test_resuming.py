@@ -29,6 +29,7 @@ from naspipe.errors import (
     StoppedError,
     TrainingError,
 )  # fmt: skip
+from naspipe.runs.lock import locked
 from naspipe.runs.resuming import reopen
 from naspipe.training import checkpoint as checkpoint_module
 from naspipe.training.checkpoint import CheckpointFolder
@@ -121,7 +122,7 @@ def broken_off(config: dict[str, Any], path: Path, at: int = 50, phase: str = "t
 
 
 def indices(run: Run) -> list[int]:
-    return CheckpointFolder(run.folder.checkpoints).indices()
+    return CheckpointFolder(run.folder.training.checkpoints).indices()
 
 
 class Started:
@@ -177,7 +178,7 @@ def assert_nothing_left(folder: Path, *families: dict[int, str]) -> None:
         time.sleep(0.05)
     # Torch makes one folder for compiled code that all processes share.
     assert [path for path in (folder / "tmp").iterdir() if not path.name.startswith("torchinductor_")] == []
-    with Run.open(folder / "run").folder.locked():
+    with locked(folder / "run"):
         pass
 
 
@@ -392,7 +393,7 @@ class TestInOneProcess:
 
     def test_two_cannot_go_on_at_the_same_time(self, interrupted: Run, command: Command) -> None:
         before = interrupted.folder.config.read_bytes()
-        with interrupted.folder.locked():
+        with locked(interrupted.path):
             for more in ((), ("--set", "executor.stages=4"), ("--fork", interrupted.path.parent / "fork")):
                 code, _, errors = command("resume", interrupted.path, *more)
                 assert code == 2
@@ -401,7 +402,7 @@ class TestInOneProcess:
 
     def test_nobody_comes_in_between_two_phases(self, interrupted: Run) -> None:
         def intrude(progress: Progress) -> None:
-            with pytest.raises(RunFolderError, match="works in"), interrupted.folder.locked():
+            with pytest.raises(RunFolderError, match="works in"), locked(interrupted.path):
                 pass
 
         reopen(interrupted.path, watch=intrude).resume()
@@ -414,9 +415,9 @@ class TestInOneProcess:
         fork.resume()
         assert {path: path.read_bytes() for path in interrupted.path.rglob("*") if path.is_file()} == before
         assert Run.open(tmp_path / "fork").config.training.optimizer.lr == 0.5
-        lines = fork.folder.training_metrics.read_text().splitlines()
-        assert lines[:40] == interrupted.folder.training_metrics.read_text().splitlines()[:40]
-        assert lines[40] != interrupted.folder.training_metrics.read_text().splitlines()[40]
+        lines = fork.folder.training.metrics.read_text().splitlines()
+        assert lines[:40] == interrupted.folder.training.metrics.read_text().splitlines()[:40]
+        assert lines[40] != interrupted.folder.training.metrics.read_text().splitlines()[40]
         assert len(lines) == SUBNETS
         with pytest.raises(RunFolderError, match="fork exists"):
             reopen(interrupted.path, [], tmp_path / "fork")
@@ -449,7 +450,7 @@ class TestFiles:
         monkeypatch.setattr(checkpoint_module, "PAUSE_SECONDS", 0.0)
 
     def damage(self, run: Run, index: int, change: Callable[[bytes], bytes]) -> None:
-        part = run.folder.checkpoints / f"{index:09d}" / "part0.safetensors"
+        part = run.folder.training.checkpoints / f"{index:09d}" / "part0.safetensors"
         part.write_bytes(change(part.read_bytes()))
 
     def test_damaged_checkpoints_are_named_and_the_one_before_is_used(
@@ -525,15 +526,15 @@ class TestFiles:
 
     def test_a_folder_that_cannot_be_written_to_ends_training_and_is_named(self, tmp_path: Path) -> None:
         run = Run.create(settings(), tmp_path / "run")
-        run.folder.checkpoints.parent.mkdir()
+        run.folder.training.checkpoints.parent.mkdir()
         # Not by its permissions: they do not hold for root.
-        run.folder.checkpoints.write_text("a file where the folder should be")
+        run.folder.training.checkpoints.write_text("a file where the folder should be")
         with pytest.warns(NaspipeWarning), pytest.raises(RunError, match="train/checkpoints/.* cannot be written"):
             run.train()
 
     def test_what_a_killed_run_has_left_is_taken_away(self, interrupted: Run, undisturbed: dict[str, str]) -> None:
         train = interrupted.folder.supernet.parent
-        unfinished = interrupted.folder.checkpoints / f"{64:09d}" / "part1.json"
+        unfinished = interrupted.folder.training.checkpoints / f"{64:09d}" / "part1.json"
         hidden = (
             train / ".metrics.jsonl.123",
             train / ".launcher" / "x" / "error",
@@ -548,22 +549,22 @@ class TestFiles:
     def test_checkpoints_of_a_training_that_has_ended_are_taken_away(
         self, interrupted: Run, tmp_path: Path, undisturbed: dict[str, str]
     ) -> None:
-        kept = shutil.copytree(interrupted.folder.checkpoints, tmp_path / "kept")
+        kept = shutil.copytree(interrupted.folder.training.checkpoints, tmp_path / "kept")
         path = interrupted.path
         reopen(path).resume()
         # As after a kill between the two.
-        shutil.copytree(kept, interrupted.folder.checkpoints)
+        shutil.copytree(kept, interrupted.folder.training.checkpoints)
         reopen(path).resume()
         assert result(path) == undisturbed
 
     def test_a_run_waits_for_processes_that_a_killed_one_has_left(
         self, interrupted: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from naspipe.runs import remains
+        from naspipe.training.distributed import leftovers
 
-        monkeypatch.setattr(remains, "PATIENCE_SECONDS", 0.3)
+        monkeypatch.setattr(leftovers, "PATIENCE_SECONDS", 0.3)
         with (
-            remains.working_in(interrupted.folder.supernet.parent),
+            leftovers.working_in(interrupted.folder.supernet.parent),
             pytest.raises(RunFolderError, match="no process of it is left, but one still holds"),
         ):
             reopen(interrupted.path).resume()

@@ -21,12 +21,14 @@ from naspipe.errors import ConfigError, InputError, NaspipeWarning
 from naspipe.files import digest_tensors, load_tensors
 from naspipe.records import RowScores
 from naspipe.results.retraining_rows import choose_row, row_folder, seed_of, spreads
-from naspipe.runs import replicas, retraining
+from naspipe.runs import retrain_phase
 from naspipe.runs.export import export_model
 from naspipe.search.objective import Objective
 from naspipe.supernet.determinism import deterministic
-from naspipe.training.components import as_config
-from naspipe.training.data_parallel import ALONE, Replica, Share
+from naspipe.training.context import as_config
+from naspipe.training.data_parallel import SINGLE_PROCESS, SingleProcess
+from naspipe.training.distributed import requirements
+from naspipe.training.distributed.data_parallel import DataParallelProcess
 from naspipe.training.progress import Progress, Watch, ignore
 from naspipe.training.standalone import EpochRecord, retrain
 
@@ -255,7 +257,7 @@ def test_a_retraining_that_was_broken_off_anywhere_goes_on_and_gives_the_same_fi
     run = fork(searched, tmp_path / "run", watch, init=ALL, seeds=2)
     with monkeypatch.context() as patch:
         if last == "winner":
-            patch.setattr(retraining, "write_json", interrupt_at_best(retraining.write_json))
+            patch.setattr(retrain_phase, "write_json", interrupt_at_best(retrain_phase.write_json))
         with pytest.raises(KeyboardInterrupt, match="Interrupted. To go on: naspipe retrain "):
             run.retrain()
     assert not run.folder.best_metrics.exists()
@@ -429,11 +431,11 @@ def test_processes_give_the_same_each_time_and_nearly_what_one_gives_and_a_kille
 
 
 @pytest.fixture
-def replica() -> Iterator[Share]:
+def replica() -> Iterator[SingleProcess]:
     """A process group of this process alone."""
     store = distributed.HashStore()
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield Replica(0, 1, "cpu", store)
+    yield DataParallelProcess(0, 1, "cpu", store)
     distributed.destroy_process_group()
 
 
@@ -449,7 +451,7 @@ class Partial(nn.Module):
         return self.frozen(self.used(x.flatten(1)))
 
 
-def trained(module: nn.Module, share: Share) -> tuple[str, list[EpochRecord]]:
+def trained(module: nn.Module, share: SingleProcess) -> tuple[str, list[EpochRecord]]:
     """Return a digest of a module after training with decay, and its epochs."""
     settings = {**TINY["retrain"], "optimizer": {"name": "SGD", "lr": 0.1, "weight_decay": 0.5}}
     records: list[EpochRecord] = []
@@ -465,18 +467,22 @@ def trained(module: nn.Module, share: Share) -> tuple[str, list[EpochRecord]]:
     [Partial(), nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(3))],
     ids=["partial", "whole", "without-parameters"],
 )
-def test_what_nothing_reaches_is_left_alone_and_nothing_to_train_is_no_error(module: nn.Module, replica: Share) -> None:
-    assert trained(copy.deepcopy(module), replica) == trained(copy.deepcopy(module), ALONE)
+def test_what_nothing_reaches_is_left_alone_and_nothing_to_train_is_no_error(
+    module: nn.Module, replica: SingleProcess
+) -> None:
+    assert trained(copy.deepcopy(module), replica) == trained(copy.deepcopy(module), SINGLE_PROCESS)
 
 
 def test_parts_of_a_batch_are_contiguous_and_make_up_the_whole() -> None:
     store = distributed.HashStore()
     data = TensorDataset(torch.arange(7), torch.arange(7))
-    parts = [Replica(rank, 3, "cpu", store).part(data.batch(range(7), 0)).inputs.tolist() for rank in range(3)]
+    parts = [
+        DataParallelProcess(rank, 3, "cpu", store).part(data.batch(range(7), 0)).inputs.tolist() for rank in range(3)
+    ]
     assert parts == [[0, 1, 2], [3, 4], [5, 6]]
-    assert isinstance(ALONE.part(data.batch([1], 0)), Batch)
-    keys = {Replica(rank, 3, "cpu", store).key(3, "retrain", 5) for rank in range(3)}
-    assert len(keys | {ALONE.key(3, "retrain", 5)}) == 4
+    assert isinstance(SINGLE_PROCESS.part(data.batch([1], 0)), Batch)
+    keys = {DataParallelProcess(rank, 3, "cpu", store).key(3, "retrain", 5) for rank in range(3)}
+    assert len(keys | {SINGLE_PROCESS.key(3, "retrain", 5)}) == 4
 
 
 # Bad input
@@ -516,18 +522,18 @@ def test_processes_that_cannot_be_started_are_refused_before_anything_is(
         Run.create(config(batch_size=5), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     run = fork(searched, tmp_path / "other", processes=2)
-    monkeypatch.setattr(replicas, "distributed_backends", lambda: ["mpi"])
+    monkeypatch.setattr(requirements, "distributed_backends", lambda: ["mpi"])
     code, _, errors = command("retrain", run.path)
     assert code == 2
     assert "retrain.processes = 2 needs torch's backend gloo, but this build of torch has mpi" in errors
     assert not run.folder.retraining.exists()
     on_gpu = run.config.model_copy(update={"training": run.config.training.model_copy(update={"device": "cuda"})})
-    monkeypatch.setattr(replicas, "distributed_backends", lambda: ["gloo", "nccl"])
+    monkeypatch.setattr(requirements, "distributed_backends", lambda: ["gloo", "nccl"])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(
         InputError, match="= 2 needs a GPU for each process, but torch sees 1. Set retrain.processes to 1"
     ):
-        replicas.check_replicas(on_gpu)
+        requirements.check_retrain_processes(on_gpu)
 
 
 def test_metrics_of_a_row_that_are_damaged_are_named(whole: Run, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_run_leaves_everything_it_promises(finished: Run) -> None:
         "retrain/settings.json", f"retrain/{row}/epochs.jsonl", f"retrain/{row}/model.safetensors",
         f"retrain/{row}/metrics.json",
     }  # fmt: skip
-    metrics = list(read_lines(finished.folder.training_metrics))
+    metrics = list(read_lines(finished.folder.training.metrics))
     assert [set(line) for line in metrics] == [{"index", "architecture", "loss", "lr"}] * 30
     assert [line["index"] for line in metrics] == list(range(30))
     assert len(finished.trials()) == 10
@@ -215,7 +215,7 @@ def test_a_training_that_fails_keeps_what_it_logged(tmp_path: Path) -> None:
     Late.calls = 0  # The checks before have called it too.
     with pytest.raises(TrainingError, match=r"subnet 5 .*must be finite, but is nan"):
         run.train()
-    assert len(list(read_lines(run.folder.training_metrics))) == 5
+    assert len(list(read_lines(run.folder.training.metrics))) == 5
     for phase in (run.train, run.search):
         with pytest.raises(RunFolderError, match="log of a training that was broken off.*naspipe resume"):
             phase()

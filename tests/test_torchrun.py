@@ -15,7 +15,7 @@ from torch.distributed import HashStore
 
 import naspipe
 from naspipe import Run
-from naspipe.training import torchrun as torchrun_processes
+from naspipe.training.distributed import torchrun as torchrun_processes
 
 HERE = Path(__file__).parent
 FAULTY = """
@@ -55,7 +55,7 @@ def test_torchrun_gives_the_bits_of_one_stage(tmp_path: Path) -> None:
     alone = Run.create({**TINY, "executor": {"name": "sequential"}}, tmp_path / "alone").train()
     run = Run.open(tmp_path / "run")
     assert run.digest == alone.digest
-    assert run.folder.training_metrics.read_bytes() == alone.folder.training_metrics.read_bytes()
+    assert run.folder.training.metrics.read_bytes() == alone.folder.training.metrics.read_bytes()
 
 
 def test_a_stage_that_fails_ends_all_with_its_message(tmp_path: Path) -> None:

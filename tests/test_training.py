@@ -25,30 +25,42 @@ from naspipe.supernet.determinism import deterministic
 from naspipe.supernet.supernet import ALWAYS_ACTIVE
 from naspipe.tasks.data import EpochOrder, split_batch
 from naspipe.training.boundary import backward_block, enter_block, leave_block
-from naspipe.training.components import as_config, build_components
+from naspipe.training.components import build_components
+from naspipe.training.context import RunContext, as_config
 from naspipe.training.events import SubnetRecord
-from naspipe.training.planning import prepare_planning
-from naspipe.training.trainer import SupernetTrainer
+from naspipe.training.planning import Planning
+from naspipe.training.recorder import Recorder
+from naspipe.training.session import TrainingSession
+from naspipe.training.stage_model import StageModel
+
+
+class Paced(Planning):
+    """A planning whose planners are wrapped: their actions come at another pace."""
+
+    pace: Callable[[Planner], Any]
+
+    def planner(self, *arguments: Any, **more: Any) -> Any:
+        return type(self).pace(super().planner(*arguments, **more))
 
 
 def train(
-    settings: dict[str, Any], space: Any = None, task: Any = None, walk: Callable[[Planner], Any] | None = None
-) -> tuple[Supernet, list[SubnetRecord], SupernetTrainer]:
+    settings: dict[str, Any],
+    space: Any = None,
+    task: Any = None,
+    pace: Callable[[Planner], Any] | None = None,
+    recorder: Recorder | None = None,
+) -> tuple[Supernet, list[SubnetRecord], StageModel]:
     config = as_config({**copy.deepcopy(TINY), **settings})
     components = build_components(config)
     components = dataclasses.replace(components, space=space or components.space, task=task or components.task)
-    planner, cuts = prepare_planning(config, components).planner()
-    with deterministic(1, "cpu"):
-        supernet = Supernet(components.space, config.seed)
-        components.sampler.start(components.space, config.seed)
-        trainer = SupernetTrainer(
-            supernet, components.task, components.task.load(config.seed).train, components.sampler,
-            walk(planner) if walk is not None else planner, cuts, config.training, config.seed,
-            recompute=config.executor.recompute,
-        )  # fmt: skip
-        records: list[SubnetRecord] = []
-        trainer.run(records.append)
-    return supernet, records, trainer
+    context = RunContext(config, components)
+    if pace is not None:
+        paced = type("Paced", (Paced,), {"pace": staticmethod(pace)})
+        context.planning = paced(*(getattr(context.planning, field.name) for field in dataclasses.fields(Planning)))
+    records: list[SubnetRecord] = []
+    session = TrainingSession(context, on_subnet=records.append, recorder=recorder)
+    session.run()
+    return session.model.supernet, records, session.model
 
 
 def digest(supernet: Supernet) -> str:
@@ -169,14 +181,14 @@ def test_a_layer_that_was_not_sampled_keeps_its_initial_bits(optimizer: dict[str
         "training": {"subnets": 110, "batch_size": 10, "optimizer": optimizer},
         "sampler": {"name": "uniform"},
     }
-    supernet, records, trainer = train(settings, space=space)
+    supernet, records, model = train(settings, space=space)
     trained = supernet.state_dict()
     unused = [name for name in trained if name.startswith("blocks.2.candidates.conv3.")]
     assert len(unused) == 4
     assert all(torch.equal(trained[name], initial[name]) for name in unused)
-    assert trainer.layers[2]["conv3"].version == 0
+    assert model.layers[2]["conv3"].version == 0
     for block in (1, 2, 3):
-        for name, layer in trainer.layers[block].items():
+        for name, layer in model.layers[block].items():
             uses = sum((name in ("conv1", "conv3") and r.architecture[f"op{block - 1}"] == name)
                        or (name == "option_3_2" and r.architecture[f"op{block - 1}"] == (3, 2))
                        for r in records)  # fmt: skip

@@ -17,7 +17,7 @@ from naspipe.errors import SpaceError
 from naspipe.supernet.flops import count_flops
 from naspipe.supernet.meta import build_on_meta
 from naspipe.tasks import Batch, TensorDataset
-from naspipe.training.components import as_config
+from naspipe.training.context import as_config
 from naspipe.training.tensor_spec import BoundarySpecs, spec_of
 from naspipe.verification.equality import verify
 from naspipe_spaces.transformer.candidates import CANDIDATES

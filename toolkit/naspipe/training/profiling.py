@@ -21,7 +21,7 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.training.context import RunContext
 from naspipe.training.planning import PROFILE
 from naspipe.training.progress import Progress, Watch, ignore
-from naspipe.training.recorder import RecordedAction
+from naspipe.training.recorder import RecordedAction, Recorder
 from naspipe.training.session import TrainingSession
 
 MEASURED = 3
@@ -46,7 +46,7 @@ def profile_costs(context: RunContext) -> CostTable:
     unknowns = max(sum(layer.strict for layer in block.values()) for block in supernet.layers_by_block)
     count = options + MEASURED * max(options, unknowns)
     profiled = context.with_config(_profiled(context.config, count, len(supernet)))
-    result = TrainingSession(profiled, record=True).run()
+    result = TrainingSession(profiled, recorder=Recorder(context.config.training.device)).run()
     drawn = [
         [tuple(layer.name for layer in row if layer.strict) for row in subnet.layers]
         for subnet in profiled.planning.scenario().subnets()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from naspipe.errors import SpaceError
 from naspipe.files import JsonLines, keep_lines, save_tensors
+from naspipe.pipeline.action import PlannedAction
 from naspipe.pipeline.drain import never_drain
 from naspipe.pipeline.parts import PipelineParts
 from naspipe.supernet.determinism import deterministic
@@ -16,21 +17,17 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.training.checkpoint import Checkpoint, CheckpointFolder
 from naspipe.training.context import RunContext
 from naspipe.training.drain_schedule import DrainSchedule
+from naspipe.training.events import Drain, SubnetRecord
 from naspipe.training.feed import SubnetFeed
 from naspipe.training.files import TrainingFiles
 from naspipe.training.memory import peak_memory, reset_peak_memory
 from naspipe.training.plan_walk import PlanWalk
-from naspipe.training.progress import Progress, Watch, ignore
 from naspipe.training.recorder import RecordedAction, Recorder
 from naspipe.training.stage_model import StageModel
 from naspipe.training.subnet_stream import SubnetStream
+from naspipe.training.tensor_spec import PayloadSpec
 from naspipe.training.trainer import SupernetTrainer
 from naspipe.training.transport import InProcess, Transport
-
-if TYPE_CHECKING:
-    from naspipe.pipeline.action import PlannedAction
-    from naspipe.training.events import Drain, SubnetRecord
-    from naspipe.training.tensor_spec import PayloadSpec
 
 
 class SessionResult(NamedTuple):
@@ -103,6 +100,10 @@ class TrainingSession:
     """Prepares, runs, checkpoints, logs and finishes a supernet's training in this process.
 
     Runs, stages' processes, profiling and verification all train through it.
+
+    Attributes:
+        model: The blocks that train in this process.
+        first: The first subnet that is trained; not 0 where a training is resumed.
     """
 
     def __init__(
@@ -111,122 +112,114 @@ class TrainingSession:
         files: TrainingFiles | None = None,
         place: AllStages | None = None,
         *,
-        watch: Watch = ignore,
-        record: bool = False,
+        on_subnet: Callable[[SubnetRecord], None] = lambda record: None,
+        recorder: Recorder | None = None,
         must_stop: Callable[[], bool] = lambda: False,
         supernet: Supernet | None = None,
     ) -> None:
-        """Plan nothing and build nothing yet.
+        """Prepare the training; nothing is computed or written yet.
 
         Args:
             context: The run.
             files: Where log, checkpoints and weights go; a training that has checkpoints there is resumed. None:
                 nothing is kept.
             place: Which stages are in this process; by default all.
-            watch: Called with the progress, in the process that logs.
-            record: Record what each action took and saw, and digest each layer at the end.
+            on_subnet: Called for each subnet in order, once it has been trained; where the last stage is.
+            recorder: Notes what each action took and saw; then each layer is digested at the end.
             must_stop: Tells whether the training is asked to stop.
             supernet: Untrained, to be trained in place; by default a new one is built.
+
+        Raises:
+            InputError: The layout does not fit.
+            RunFolderError: A checkpoint lacks a layer.
         """
+        config, planning = context.config, context.planning
         self._context = context
         self._files = files
-        self._place = place or AllStages()
-        self._watch = watch
-        self._record = record
-        self._must_stop = must_stop
-        self._supernet = supernet
+        self._place = place = place or AllStages()
+        self._on_subnet = on_subnet
+        self._recorder = recorder
+        self._checkpoints = None if files is None else CheckpointFolder(files.checkpoints)
+        checkpoint = None if self._checkpoints is None else place.find_checkpoint(self._checkpoints)
+        self.first, state = (0, None) if checkpoint is None else (checkpoint.subnet, checkpoint.sampler)
+        self._schedule = None if files is None else place.schedule_drains(context, must_stop)
+        is_drained = (lambda subnet: False) if self._schedule is None else self._schedule.is_drained
+        parts = PipelineParts(config.executor.stages, config.executor.segments)
+        own_parts = range(parts.number) if place.stage is None else parts.of_stage(place.stage)
+        cuts = planning.cuts
+        self._own_blocks = range(cuts[own_parts.start], cuts[own_parts.stop])
+        stream = SubnetStream(planning, self.first, state, is_drained)
+        feed = SubnetFeed(stream, context.components.task, context.splits.train, config.training, config.seed)
+        planner = planning.planner(self.first, stream.shapes(), self._schedule or never_drain)
+        walk = PlanWalk(planner, stream, feed, self.first, is_drained)
+        with deterministic(config.training.threads, config.training.device):
+            self.model = StageModel(
+                supernet or build_supernet(context, self._own_blocks),
+                cuts,
+                config.training,
+                config.seed,
+                own_parts=own_parts,
+                meta=context.meta_supernet,
+                recompute=config.executor.recompute,
+            )
+        self._trainer = SupernetTrainer(self.model, feed, walk, parts, config.training)
+        if checkpoint is not None:
+            checkpoint.restore(self.model.own_layers())
 
     def run(self) -> SessionResult:
         """Train.
 
         Raises:
-            InputError: The layout does not fit.
             TrainingError: The training cannot go on.
             RunFolderError: The log is shorter than the checkpoint says.
             RunError: A file cannot be written.
         """
         training = self._context.config.training
-        with deterministic(training.threads, training.device):
-            return self._run()
-
-    def _run(self) -> SessionResult:
-        context, place, files = self._context, self._place, self._files
-        config, planning = context.config, context.planning
-        reset_peak_memory(config.training.device)
-        checkpoints = None if files is None else CheckpointFolder(files.checkpoints)
-        checkpoint = None if checkpoints is None else place.find_checkpoint(checkpoints)
-        first, state = (0, None) if checkpoint is None else (checkpoint.subnet, checkpoint.sampler)
-        schedule = None if files is None else place.schedule_drains(context, self._must_stop)
-        is_drained = (lambda subnet: False) if schedule is None else schedule.is_drained
-        parts = PipelineParts(config.executor.stages, config.executor.segments)
-        own_parts = None if place.stage is None else parts.of_stage(place.stage)
-        cuts = planning.cuts
-        own = range(cuts[0], cuts[-1]) if place.stage is None else parts.blocks_of_stage(place.stage, cuts)
-        stream = SubnetStream(planning, first, state, is_drained)
-        feed = SubnetFeed(stream, context.components.task, context.splits.train, config.training, config.seed)
-        planner = planning.planner(first, stream.shapes(), schedule or never_drain)
-        supernet, self._supernet = self._supernet or build_supernet(context, own), None
-        model = StageModel(
-            supernet,
-            cuts,
-            config.training,
-            config.seed,
-            own_parts=own_parts,
-            meta=context.meta_supernet,
-            recompute=config.executor.recompute,
-        )
-        trainer = SupernetTrainer(
-            model, feed, PlanWalk(planner, stream, feed, first, is_drained), parts, config.training
-        )
-        if checkpoint is not None:
-            checkpoint.restore(model.own_layers())
-        recorder = Recorder(config.training.device) if self._record else None
-        with self._log(first) as log:
-            trained = trainer.run(
-                place.connect(trainer.result_spec, context),
-                context.components.task.loss,
+        reset_peak_memory(training.device)
+        with deterministic(training.threads, training.device), self._log() as log:
+            trained = self._trainer.run(
+                self._place.connect(self._trainer.result_spec, self._context),
+                self._context.components.task.loss,
                 partial(self._end_subnet, log),
-                partial(self._write_checkpoint, log, checkpoints, model),
-                recorder,
+                partial(self._write_checkpoint, log),
+                self._recorder,
             )
-        if files is not None:
-            place.save(supernet, own, files, trained == config.training.subnets)
+        if self._files is not None:
+            is_finished = trained == training.subnets
+            self._place.save(self.model.supernet, self._own_blocks, self._files, is_finished)
         return SessionResult(
             trained,
-            [] if schedule is None else sorted(schedule.drained),
-            {layer.key: layer.digest() for layer in model.own_layers()} if self._record else {},
-            recorder.actions if recorder else [],
-            peak_memory(config.training.device),
+            [] if self._schedule is None else sorted(self._schedule.drained),
+            {} if self._recorder is None else {layer.key: layer.digest() for layer in self.model.own_layers()},
+            [] if self._recorder is None else self._recorder.actions,
+            peak_memory(training.device),
         )
 
     @contextlib.contextmanager
-    def _log(self, first: int) -> Iterator[JsonLines | None]:
+    def _log(self) -> Iterator[JsonLines | None]:
         """Open the log of subnets, in the process that writes it; subnets that are trained again are logged again."""
         if self._files is None or not self._place.logs:
             yield None
             return
-        keep_lines(self._files.metrics, first)
+        keep_lines(self._files.metrics, self.first)
         with JsonLines(self._files.metrics) as log:
             yield log
 
     def _end_subnet(self, log: JsonLines | None, record: SubnetRecord) -> None:
         if log is not None:
             log.append({**vars(record), "architecture": dict(record.architecture)})
-        subnets = self._context.config.training.subnets
-        self._watch(Progress.of_subnet(record.index, record.loss, subnets))
+        self._on_subnet(record)
 
-    def _write_checkpoint(
-        self, log: JsonLines | None, checkpoints: CheckpointFolder | None, model: StageModel, drain: Drain
-    ) -> None:
-        assert checkpoints is not None, "the pipeline is drained for checkpoints only"
+    def _write_checkpoint(self, log: JsonLines | None, drain: Drain) -> None:
+        assert self._checkpoints is not None, "the pipeline is drained for checkpoints only"
         place = self._place
         if log is not None:
             log.sync()
-        checkpoints.write_shard(drain.subnet, place.stage or 0, model.own_layers())
+        self._checkpoints.write_shard(drain.subnet, place.stage or 0, self.model.own_layers())
         place.wait_for_others()
         if place.leads:
             keep = self._context.config.executor.checkpoint.keep
-            checkpoints.finish(drain.subnet, place.processes, drain.sampler, keep)
+            self._checkpoints.finish(drain.subnet, place.processes, drain.sampler, keep)
 
 
 def build_supernet(context: RunContext, own: range | None = None) -> Supernet:

@@ -9,9 +9,10 @@ from naspipe.pipeline.plan import Plan
 from naspipe.supernet.supernet import Supernet
 from naspipe.training.checkpoint import CheckpointFolder
 from naspipe.training.context import RunContext
+from naspipe.training.events import SubnetRecord
 from naspipe.training.files import TrainingFiles
-from naspipe.training.progress import Watch, ignore
-from naspipe.training.recorder import RecordedAction, trace_of
+from naspipe.training.progress import Progress, Watch, ignore
+from naspipe.training.recorder import RecordedAction, Recorder, trace_of
 from naspipe.training.session import TrainingSession
 
 
@@ -64,7 +65,15 @@ def train_supernet(
         del supernet  # The processes build their own.
         results = train_in_processes(context, files, watch, record)
     else:
-        session = TrainingSession(context, files, watch=watch, record=record, must_stop=must_stop, supernet=supernet)
+        training = context.config.training
+
+        def on_subnet(record: SubnetRecord) -> None:
+            watch(Progress.of_subnet(record.index, record.loss, training.subnets))
+
+        recorder = Recorder(training.device) if record else None
+        session = TrainingSession(
+            context, files, on_subnet=on_subnet, recorder=recorder, must_stop=must_stop, supernet=supernet
+        )
         results = [session.run()]
     return TrainingResult(
         results[0].trained,

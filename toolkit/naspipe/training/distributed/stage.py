@@ -35,6 +35,7 @@ from naspipe.training.distributed.requirements import backend_of, require_gpus
 from naspipe.training.distributed.transport import Distributed
 from naspipe.training.drain_schedule import DrainSchedule
 from naspipe.training.files import TrainingFiles
+from naspipe.training.recorder import Recorder
 from naspipe.training.session import AllStages, SessionResult, TrainingSession
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def train_stage(task: StageTask, store: Store) -> list[SessionResult]:
                 context,
                 task.files,
                 OneStage(stage, stages, store),
-                record=task.record,
+                recorder=Recorder(config.training.device) if task.record else None,
                 must_stop=task.files.stop_request.exists,
             )
             result = session.run()
