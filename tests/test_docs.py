@@ -34,7 +34,7 @@ def test_python_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.Monk
     exec(compile(code, "example", "exec"), {"__name__": "example"})
 
 
-def test_the_readmes_task_and_sampler_run_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documents_task_and_sampler_run_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in registry.REGISTRIES:
         monkeypatch.setattr(kind, "_decorated", {})
     for _, code in blocks("python"):
@@ -70,10 +70,10 @@ def test_configurations_are_valid(text: str, tmp_path: Path) -> None:
     naspipe.load_config(path)
 
 
-def test_the_readme_names_every_command() -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_the_page_of_the_command_line_names_every_command() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
     for command in app.registered_commands:
         assert command.callback is not None
-        assert f"`naspipe {command.name or command.callback.__name__}" in readme
+        assert f"`naspipe {command.name or command.callback.__name__}" in page
     for group in app.registered_groups:
-        assert f"`naspipe {group.name}" in readme
+        assert f"`naspipe {group.name}" in page
