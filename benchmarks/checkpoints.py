@@ -21,27 +21,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from naspipe.training.setup import prepare_trainer
 from torch import nn
 
 from naspipe import ChoiceBlock, Decision, SearchSpace
-from naspipe.config.schema import RunConfig
-from naspipe.pipeline.drain import drain_before
-from naspipe.supernet.determinism import deterministic
+from naspipe.training import session
 from naspipe.training.checkpoint import CheckpointFolder
-from naspipe.training.components import build_components, contract_of
-from naspipe.training.context import as_config
-from naspipe.training.distributed.processes import train_in_processes
-from naspipe.training.drain_schedule import DrainSchedule
-from naspipe.training.events import Cut
-from naspipe.training.planning import prepare_planning
-from naspipe.training.progress import ignore
-from naspipe.training.recorder import Recorder
+from naspipe.training.context import RunContext
+from naspipe.training.files import TrainingFiles
+from naspipe.training.supernet_training import train_supernet
 
 HERE = Path(__file__).resolve()
 REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 SUBNETS, EVERY = 24, 8
-CUTS = range(EVERY, SUBNETS, EVERY)
+DRAINS = range(EVERY, SUBNETS, EVERY)
 
 
 class DenseSpace(SearchSpace):
@@ -68,7 +60,7 @@ class Measured(NamedTuple):
 
     Attributes:
         seconds: From its first action to its last.
-        writing: In which the first process wrote its part of a checkpoint and finished it, the last one; 0 if unknown.
+        writing: Seconds in which the first process wrote and finished the last checkpoint; 0 if unknown.
         size: Bytes of a checkpoint on the disk.
     """
 
@@ -77,9 +69,9 @@ class Measured(NamedTuple):
     size: int
 
 
-def configure(executor: dict[str, Any], subnets: int, every: int | None, **space: int) -> RunConfig:
-    """Return the configuration of one training."""
-    return as_config(
+def configure(executor: dict[str, Any], subnets: int, every: int | None, **space: int) -> RunContext:
+    """Return one training."""
+    return RunContext.load(
         {
             "space": {"name": f"{HERE}:DenseSpace", **space},
             "task": {"name": "synthetic", "shape": [3, 8, 8], "samples": 256},
@@ -94,38 +86,41 @@ def configure(executor: dict[str, Any], subnets: int, every: int | None, **space
     )  # fmt: skip
 
 
+class Timed(CheckpointFolder):
+    """Notes how long the last checkpoint took to write."""
+
+    last = 0.0
+    started = 0.0
+
+    def write_shard(self, *arguments: Any) -> None:
+        """Note when it starts."""
+        Timed.started = time.perf_counter()
+        super().write_shard(*arguments)
+
+    def finish(self, *arguments: Any) -> None:
+        """Note how long both took."""
+        super().finish(*arguments)
+        Timed.last = time.perf_counter() - Timed.started
+
+
 def one_process(every: int | None, subnets: int = SUBNETS, record: bool = True, **space: int) -> Measured:
     """Train on one stage in this process."""
-    config = configure({"name": "csp", "stages": 1}, subnets, every, **space)
-    components = build_components(config)
-    writing = [0.0]
-    with tempfile.TemporaryDirectory() as folder, deterministic(1, "cpu"):
-        checkpoints = CheckpointFolder(Path(folder) / "checkpoints")
-        gatekeeper = DrainSchedule(config.executor.checkpoint, contract_of(config, components.executor))
-        prepared = prepare_trainer(config, components, components.task.load(0), gatekeeper=gatekeeper)
-
-        def on_cut(cut: Cut) -> None:
-            start = time.perf_counter()
-            checkpoints.write_part(cut.subnet, 0, prepared.trainer.own_layers())
-            checkpoints.finish(cut.subnet, 1, cut.sampler, 2)
-            writing.append(time.perf_counter() - start)
-
-        recorder = Recorder("cpu") if record else None
-        prepared.trainer.run(lambda record: None, recorder, on_cut)
-        return Measured(_span(recorder.rows if recorder else []), writing[-1], _size(checkpoints))
+    session.CheckpointFolder = Timed  # by this name the session opens it
+    Timed.last = 0.0
+    return _train({"name": "csp", "stages": 1}, every, subnets, record, **space)._replace(writing=Timed.last)
 
 
 def two_processes(every: int | None, subnets: int = SUBNETS, record: bool = True, **space: int) -> Measured:
     """Train on two stages, each in a process of its own."""
-    config = configure({"name": "csp", "stages": 2, "transport": "distributed"}, subnets, every, **space)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        checkpoints = folder / "checkpoints"
-        results = train_in_processes(
-            config, folder, folder / "m.jsonl", folder / "s.safetensors", ignore, record, checkpoints, folder / "stop"
-        )
-        rows = [row for result in results for row in result.rows]
-        return Measured(_span(rows), 0.0, _size(CheckpointFolder(checkpoints)))
+    return _train({"name": "csp", "stages": 2, "transport": "distributed"}, every, subnets, record, **space)
+
+
+def _train(executor: dict[str, Any], every: int | None, subnets: int, record: bool, **space: int) -> Measured:
+    context = configure(executor, subnets, every, **space)
+    with tempfile.TemporaryDirectory() as folder:
+        files = TrainingFiles(Path(folder))
+        actions = train_supernet(context, files, record=record).actions
+        return Measured(_span(actions), 0.0, _size(CheckpointFolder(files.checkpoints)))
 
 
 def _span(rows: list[Any]) -> float:
@@ -142,11 +137,9 @@ def _size(checkpoints: CheckpointFolder) -> int:
 
 def drained() -> float:
     """Return by which share of its length the plan of two stages grows with one checkpoint."""
-    config = configure({"name": "csp", "stages": 2}, SUBNETS, None)
-    components = build_components(config)
-    planning = prepare_planning(config, components, components.task.load(0))
-    plain, cut = planning.plan().makespan, planning.plan(gate=drain_before(CUTS)).makespan
-    return (cut - plain) / plain / len(CUTS)
+    planning = configure({"name": "csp", "stages": 2}, SUBNETS, None).planning
+    plain, drained = planning.plan().makespan, planning.plan(drained=DRAINS).makespan
+    return (drained - plain) / plain / len(DRAINS)
 
 
 def show(name: str, values: list[float]) -> float:
@@ -195,8 +188,8 @@ def main() -> None:
         pairs = [(train(None), train(EVERY)) for _ in range(REPEATS)]
         print(f"{name}:")
         plain = show(f"{SUBNETS} subnets without", [without.seconds for without, _ in pairs])
-        show(f"{SUBNETS} subnets with {len(CUTS)} checkpoints", [with_them.seconds for _, with_them in pairs])
-        show("lost by a checkpoint", [(b.seconds - a.seconds) / len(CUTS) for a, b in pairs])
+        show(f"{SUBNETS} subnets with {len(DRAINS)} checkpoints", [with_them.seconds for _, with_them in pairs])
+        show("lost by a checkpoint", [(b.seconds - a.seconds) / len(DRAINS) for a, b in pairs])
         if train is one_process:
             show("of it writing the last one", [with_them.writing for _, with_them in pairs])
         else:

@@ -20,20 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from naspipe.training.setup import prepare_trainer
 from torch import distributed
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn import functional as F
 
 from naspipe import Supernet
-from naspipe.config.schema import RunConfig
 from naspipe.supernet.determinism import deterministic
 from naspipe.tasks.data import EpochOrder, move_batch
-from naspipe.training.components import build_components
-from naspipe.training.context import as_config
-from naspipe.training.distributed.processes import train_in_processes
-from naspipe.training.planning import prepare_planning
-from naspipe.training.progress import ignore
+from naspipe.training.context import RunContext
+from naspipe.training.files import TrainingFiles
+from naspipe.training.profiling import measure_costs
+from naspipe.training.session import TrainingSession
+from naspipe.training.supernet_training import train_supernet
 
 HERE = Path(__file__).resolve().parent
 REPEATS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
@@ -42,11 +40,6 @@ UNIFORM = {"name": "uniform"}
 SPACED = {"name": "spaced", "distance": 4}
 FIXED = {"name": f"{HERE}/speed_space.py:FixedSampler"}
 MICROBATCHES = 4
-
-
-def configure(executor: dict[str, Any], sampler: dict[str, Any], seed: int = 0, microbatches: int = 1) -> RunConfig:
-    """Return the configuration of one training."""
-    return as_config(speed_settings(executor, sampler, seed, microbatches))
 
 
 def speed_settings(
@@ -69,19 +62,15 @@ def one_stage(seed: int = 0, device: str = "cpu") -> float:
     """Train on one stage in this process; return subnets per second."""
     settings = speed_settings({"name": "sequential"}, SPACED, seed)
     settings["training"]["device"] = device
-    config = as_config(settings)
-    components = build_components(config)
-    with deterministic(1, device):
-        trainer = prepare_trainer(config, components, components.task.load(seed)).trainer
-        start = time.perf_counter()
-        trainer.run(lambda record: None)
-        return SUBNETS / (time.perf_counter() - start)
+    session = TrainingSession(RunContext.load(settings))
+    start = time.perf_counter()
+    session.run()
+    return SUBNETS / (time.perf_counter() - start)
 
 
 def by_hand(device: str = "cpu") -> float:
     """Train the same subnets in a plain loop: ordinary modules, in place, one optimizer a layer."""
-    config = configure({"name": "sequential"}, SPACED)
-    components = build_components(config)
+    components = RunContext.load(speed_settings({"name": "sequential"}, SPACED)).components
     with deterministic(1, device):
         supernet = Supernet(components.space, 0).to(device).train()
         order = EpochOrder(components.task.load(0).train, 256, 0, "train")
@@ -106,13 +95,12 @@ def by_hand(device: str = "cpu") -> float:
 
 def two_processes(executor: str, sampler: dict[str, Any], microbatches: int = 1) -> tuple[float, float]:
     """Train with one process for each of two stages; return subnets per second and the measured bubble."""
-    config = configure({"name": executor, "stages": 2, "transport": "distributed"}, sampler, 0, microbatches)
+    layout = {"name": executor, "stages": 2, "transport": "distributed", "checkpoint": {"every": None}}
+    context = RunContext.load(speed_settings(layout, sampler, 0, microbatches))
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        results = train_in_processes(config, path, path / "m.jsonl", path / "s.safetensors", ignore, record=True)
-    rows = [row for result in results for row in result.rows]
-    span = (max(row[2] for row in rows) - min(row[1] for row in rows)) / 1e6
-    busy = sum(row[2] - row[1] for row in rows) / 1e6
+        recorded = train_supernet(context, TrainingFiles(Path(folder)), record=True).actions
+    span = (max(end for _, _, end, _ in recorded) - min(start for _, start, _, _ in recorded)) / 1e6
+    busy = sum(end - start for _, start, end, _ in recorded) / 1e6
     return SUBNETS / span, 1 - busy / (2 * span)
 
 
@@ -140,8 +128,7 @@ def torch_gpipe() -> float:
 def torch_stage(rank: int, store: str, queue: Any) -> None:
     """Train one half of the fixed architecture; the first rank reports the seconds."""
     distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
-    config = configure({"name": "sequential"}, FIXED)
-    components = build_components(config)
+    components = RunContext.load(speed_settings({"name": "sequential"}, FIXED)).components
     with deterministic(1, "cpu"):
         subnet = Supernet(components.space, 0).extract(components.sampler.draw(0)).train()
         half = subnet[: len(subnet) // 2] if rank == 0 else subnet[len(subnet) // 2 :]
@@ -196,9 +183,9 @@ def main() -> None:
     for (executor, sampler), results in zip(
         cases, in_turn(*[lambda c=case: two_processes(*c) for case in cases]), strict=True
     ):
-        config = configure({"name": executor, "stages": 2, "costs": "profile"}, sampler)
-        components = build_components(config)
-        planned = prepare_planning(config, components, components.task.load(0)).plan().bubble
+        context = RunContext.load(speed_settings({"name": executor, "stages": 2, "costs": "profile"}, sampler))
+        measure_costs(context)
+        planned = context.planning.plan().bubble
         show(f"(d) {executor}, {sampler['name']}", [r[0] for r in results])
         show(f"    bubble (planned {planned:.3f})", [r[1] for r in results], "of the time")
 
