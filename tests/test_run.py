@@ -217,7 +217,7 @@ def test_a_training_that_fails_keeps_what_it_logged(tmp_path: Path) -> None:
         run.train()
     assert len(list(read_lines(run.folder.training.metrics))) == 5
     for phase in (run.train, run.search):
-        with pytest.raises(RunFolderError, match="log of a training that was broken off.*naspipe resume"):
+        with pytest.raises(RunFolderError, match="log of a training that was interrupted.*naspipe resume"):
             phase()
     assert run.report().exists()
 
