@@ -142,9 +142,9 @@ def test_an_interrupt_ends_with_130(
 @pytest.mark.parametrize(
     ("phase", "message"),
     [
-        ("train", "To go on: naspipe resume '"),
-        ("search", "To go on: naspipe search '"),
-        ("retrain", "To go on: naspipe retrain '"),
+        ("train", "To resume: naspipe resume '"),
+        ("search", "To resume: naspipe search '"),
+        ("retrain", "To resume: naspipe retrain '"),
     ],
 )
 def test_an_interrupt_says_how_to_go_on(

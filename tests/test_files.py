@@ -95,7 +95,7 @@ def edit(path: Path, old: str, new: str) -> None:
         (lambda run: run.folder.trials.write_bytes(b'"\xe9"\n{}\n'), lambda run: run.trials(),
          "trials.jsonl, line 1 cannot be read: 'utf-8' codec"),
         (lambda run: edit(run.folder.training.metrics, '"loss": ', '"loss": NaN, "x": '),
-         lambda run: list(run.folder.subnets()),
+         lambda run: list(run.folder.training.subnets()),
          "metrics.jsonl, line 1 cannot be read: loss must be a finite number, but got nan"),
         (lambda run: run.folder.best_architecture.write_text("[]"), lambda run: run.best_architecture(),
          "architecture.json cannot be read: .*Delete it and run `naspipe search"),

@@ -219,7 +219,7 @@ def test_sigterm_to_both_nodes_writes_a_checkpoint_and_ends_all_with_143(tmp_pat
             assert node.wait() != 0
             assert "ended with 143" in node.text, node.text
     [leader] = [node for node in nodes if node.leads]
-    assert re.search(r"Error: stopped by SIGTERM after \d\d of 64 subnets. To go on: naspipe resume run", leader.text)
+    assert re.search(r"Error: stopped by SIGTERM after \d\d of 64 subnets. To resume: naspipe resume run", leader.text)
     assert left_in(tmp_path / "run") == []
     resumed = reopen(tmp_path / "run", ["executor.stages=1", "executor.transport=in-process"]).resume()
     assert results(resumed) == results(undisturbed)

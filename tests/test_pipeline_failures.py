@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from naspipe import Architecture, Batch, Block, ChoiceBlock, Dataset, Splits, Supernet
 from naspipe.errors import TrainingError
 from naspipe.supernet.meta import build_on_meta
-from naspipe.training.context import as_config
+from naspipe.training.context import RunContext, as_config
 from naspipe.training.spec_check import SpecCheck
 from naspipe.training.tensor_spec import BoundarySpecs, spec_of
 from naspipe.verification.equality import train_once
@@ -245,7 +245,7 @@ def test_another_variant_may_return_another_structure(tmp_path: Path) -> None:
 def test_architectures_of_one_variant_that_differ_in_structure_are_named(executor: dict[str, Any]) -> None:
     config = as_config({**TINY, "executor": executor, "space": {**TUPLED["space"], "tells": False}})
     with pytest.raises(TrainingError, match=LIE) as caught:
-        train_once(config, TinyTask().load(3))
+        train_once(RunContext.load(config))
     assert "(float32 (10, 4, 4, 4), bool (3,))" in str(caught.value)
 
 

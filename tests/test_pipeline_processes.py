@@ -214,7 +214,7 @@ def test_an_interrupt_ends_every_process_and_keeps_what_was_computed(tmp_path: P
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert errors.splitlines()[0].startswith("Interrupted. To go on: naspipe resume ")
+    assert errors.splitlines()[0].startswith("Interrupted. To resume: naspipe resume ")
     assert "Traceback" not in errors
     wait_until_gone(tmp_path)
     lines = (tmp_path / "out" / "train" / "metrics.jsonl").read_text().splitlines()

@@ -183,7 +183,7 @@ def test_a_subnet_that_is_not_finite_updates_nothing_in_every_executor_alike(mic
     outcomes = []
     for executor in ({"name": "sequential"}, CSP, {"name": "gpipe", "stages": 2}, {"name": "one_f_one_b", "stages": 3}):
         config = as_config({**data, "executor": executor, "task": {"name": "test_pipeline_verify:Spiky"}})
-        outcomes.append(train_once(config, splits))
+        outcomes.append(train_once(RunContext.load(config)))
         assert find_violations(outcomes[-1].trace) == []
         assert find_difference(outcomes[0], outcomes[-1]) == ""
     skipped = sum(loss is None for loss in outcomes[0].losses)

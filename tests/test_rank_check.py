@@ -156,7 +156,7 @@ def test_a_check_interrupted_after_every_step_computes_nothing_twice_and_ends_th
 
     again = Run.open(shutil.copytree(trained, tmp_path / "again"), interrupt)
     for _ in range(20 + 4 + 8):
-        with pytest.raises(KeyboardInterrupt, match=r"To go on: naspipe rank-check .*again --against retrain"):
+        with pytest.raises(KeyboardInterrupt, match=r"To resume: naspipe rank-check .*again --against retrain"):
             again.rank_check(architectures=4, seeds=2)
     again.rank_check(architectures=4, seeds=2)
     assert [(step.phase, step.done, step.total) for step in steps] == [
@@ -391,4 +391,4 @@ def test_an_interrupt_of_the_command_says_how_to_go_on(
     monkeypatch.setattr(rank_truths, "retrain", interrupt)
     code, _, errors = command("rank-check", run.path, "--architectures", 3)
     assert code == 130
-    assert f"To go on: naspipe rank-check {run.path} --against retrain --seeds 1 --architectures 3" in errors
+    assert f"To resume: naspipe rank-check {run.path} --against retrain --seeds 1 --architectures 3" in errors

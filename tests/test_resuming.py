@@ -116,7 +116,7 @@ def broken_off(config: dict[str, Any], path: Path, at: int = 50, phase: str = "t
         if progress.phase == phase and progress.done == at:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match="To go on: naspipe"):
+    with pytest.raises(KeyboardInterrupt, match="To resume: naspipe"):
         naspipe.run(config, path, interrupt)
     return Run.open(path)
 
@@ -220,7 +220,7 @@ def test_sigterm_in_any_phase_leaves_what_resume_goes_on_from(tmp_path: Path, un
             os.kill(pid, signal.SIGTERM)
         assert process.end() == 143, process.output
         assert "stopped by SIGTERM" in process.output
-        assert "To go on: naspipe " in process.output
+        assert "To resume: naspipe " in process.output
         if file.startswith("train"):
             run = Run.open(tmp_path / "run")
             # Nothing that was trained is lost.
@@ -268,9 +268,9 @@ class TestInOneProcess:
     @pytest.mark.parametrize(
         ("phase", "at", "message"),
         [
-            ("train", 50, "after 60 of 90 subnets. To go on: naspipe resume"),
-            ("train", SUBNETS, "after 90 of 90 subnets. To go on: naspipe resume"),
-            ("retrain", 1, "SIGTERM. To go on: naspipe retrain"),
+            ("train", 50, "after 60 of 90 subnets. To resume: naspipe resume"),
+            ("train", SUBNETS, "after 90 of 90 subnets. To resume: naspipe resume"),
+            ("retrain", 1, "SIGTERM. To resume: naspipe retrain"),
         ],
     )  # fmt: skip
     def test_sigterm_is_gone_on_from(
@@ -384,7 +384,7 @@ class TestInOneProcess:
         code, _, errors = command("resume", tmp_path / "run")
         assert code == 2
         assert "contract stale(1): subnets read weights that are being changed meanwhile" in errors
-        with pytest.raises(RunFolderError, match="no moment of its training is one that it could go on from"):
+        with pytest.raises(RunFolderError, match="at no moment could its training be resumed exactly"):
             Run.open(tmp_path / "run").resume()
         # It trains as it did before there were checkpoints.
         never = {**config, "executor": {**config["executor"], "checkpoint": {"every": None}}}
@@ -428,7 +428,7 @@ class TestInOneProcess:
         ("overrides", "message"),
         [
             (["training.subnets=30"], "before which 40 subnets have been trained, but training.subnets is 30"),
-            (["sampler={name: fair}"], "'fair' cannot go on from what was saved at subnet 40"),
+            (["sampler={name: fair}"], "'fair' cannot continue from what was saved at subnet 40"),
         ],
     )
     def test_a_fork_that_cannot_go_on_says_why(

@@ -258,7 +258,7 @@ def test_a_retraining_that_was_broken_off_anywhere_goes_on_and_gives_the_same_fi
     with monkeypatch.context() as patch:
         if last == "winner":
             patch.setattr(retrain_phase, "write_json", interrupt_at_best(retrain_phase.write_json))
-        with pytest.raises(KeyboardInterrupt, match="Interrupted. To go on: naspipe retrain "):
+        with pytest.raises(KeyboardInterrupt, match="Interrupted. To resume: naspipe retrain "):
             run.retrain()
     assert not run.folder.best_metrics.exists()
     finished = [row.name for row in run.rows() if row_folder(run.folder, row).metrics.exists()]

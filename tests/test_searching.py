@@ -93,7 +93,7 @@ def make(trained: Path, tmp_path: Path) -> Any:
     def make_run(name: str = "run", watch: Any = lambda progress: None, **search: Any) -> Run:
         folder = tmp_path / name
         shutil.copytree(trained, folder)
-        resolved = naspipe.training.components.as_config(configured(**search))
+        resolved = naspipe.training.context.as_config(configured(**search))
         (folder / "config.yaml").write_text(resolved.to_yaml())
         return Run.open(folder, watch)
 
@@ -237,7 +237,7 @@ class TestMeasures:
 
         naspipe.registry.objectives.register("aimless-by-test_searching")(Aimless)
         with pytest.raises(ConfigError, match="direction must be 'maximize' or 'minimize', but is None"):
-            naspipe.training.components.as_config(configured(objectives=["aimless-by-test_searching"]))
+            naspipe.training.context.as_config(configured(objectives=["aimless-by-test_searching"]))
 
 
 class TestWorkers:

@@ -24,15 +24,21 @@ class _Cases:
         raise NotImplementedError(f"{type(self).__name__} must have a fixture `plugin` that returns a {self.kind}.")
 
     @pytest.fixture
-    def judgement(self, plugin: Subject | type | str) -> Judgement:
-        """Return the judgement of the plug-in, the same for all tests of the class."""
+    def subject(self, plugin: Subject | type | str) -> Subject:
+        """Return the plug-in as one subject for all tests of the class."""
         given = as_subject(plugin, self.kind)
         kept = type(self)._kept
-        if kept is None or not kept[0].is_like(given):
-            given.prepare()
-            kept = (given, Judgement(checks_of(self.kind), given))
-            type(self)._kept = kept
-        return kept[1]
+        if kept is not None and kept[0].is_like(given):
+            return kept[0]
+        given.prepare()
+        return given
+
+    @classmethod
+    def _judgement(cls, subject: Subject) -> Judgement:
+        """Return the judgement of a subject, which keeps results from one test to the next."""
+        if cls._kept is None or cls._kept[0] is not subject:
+            cls._kept = (subject, Judgement(checks_of(cls.kind), subject))
+        return cls._kept[1]
 
 
 def _with_tests(cls: type[_Cases]) -> type[_Cases]:
@@ -42,9 +48,9 @@ def _with_tests(cls: type[_Cases]) -> type[_Cases]:
     return cls
 
 
-def _test(check: Check) -> Callable[[Any, Judgement], None]:
-    def test(self: Any, judgement: Judgement) -> None:
-        result = judgement.of(check)
+def _test(check: Check) -> Callable[[Any, Subject], None]:
+    def test(self: Any, subject: Subject) -> None:
+        result = self._judgement(subject).of(check)
         if result.verdict == "fails":
             pytest.fail(result.reason, pytrace=False)
         if result.verdict == "skipped":

@@ -17,6 +17,7 @@ from naspipe.errors import ConfigError, NaspipeWarning, Problem
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.costs import CostTable
 from naspipe.search.strategy import Strategy
+from naspipe.supernet.determinism import deterministic
 from naspipe.supernet.meta import build_on_meta
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Splits
@@ -43,8 +44,10 @@ class CommonParts:
 
     @cached_property
     def splits(self) -> Splits:
-        """The task's data."""
-        return load_splits(self._components.task, self._config.seed)
+        """The task's data, the same whatever the caller has set in torch."""
+        training = self._config.training
+        with deterministic(training.threads, training.device):
+            return load_splits(self._components.task, self._config.seed)
 
     @cached_property
     def meta_supernet(self) -> Supernet:
