@@ -391,7 +391,7 @@ class TestGoingOn:
         run = self.half_done(make)
         run.folder.trials.write_bytes(run.folder.trials.read_bytes()[:-30])
         journal = pytest.warns(NaspipeWarning, match="study.journal holds other trials than the run does")
-        with journal, pytest.warns(NaspipeWarning, match="line 5 was broken off"):
+        with journal, pytest.warns(NaspipeWarning, match="line 5 is incomplete"):
             assert again(run).search().trials() == expected
 
     def test_a_full_disk_ends_the_search_and_loses_nothing(self, make: Any) -> None:
@@ -406,7 +406,7 @@ class TestGoingOn:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, handler)
-        with pytest.warns(NaspipeWarning, match="was broken off"):
+        with pytest.warns(NaspipeWarning, match="is incomplete"):
             kept = run.trials()
         assert expected[: len(kept)] == kept
         assert len(kept) > 0

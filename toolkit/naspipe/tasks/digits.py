@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import gzip
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field
 
+from naspipe.errors import TaskError
 from naspipe.tasks.classification import ClassificationTask
 from naspipe.tasks.data import Splits, split_tensors
 
@@ -27,10 +32,28 @@ class Digits(ClassificationTask):
         self.test = test
 
     def load(self, seed: int) -> Splits:
-        """Return inputs (samples, 1, 8, 8) in [-1, 1] and targets (samples,) in [0, 10)."""
-        from sklearn.datasets import load_digits
+        """Return inputs (samples, 1, 8, 8) in [-1, 1] and targets (samples,) in [0, 10).
 
-        data = load_digits()
-        inputs = torch.from_numpy(data.images).float().unsqueeze(1) / 8 - 1
-        targets = torch.from_numpy(data.target).long()
+        Raises:
+            TaskError: scikit-learn is not installed, or lacks the file.
+        """
+        table = _read_table()
+        inputs = torch.from_numpy(table[:, :-1].reshape(-1, 8, 8)).float().unsqueeze(1) / 8 - 1
+        targets = torch.from_numpy(table[:, -1]).long()
         return split_tensors(inputs, targets, seed, validation=self.validation, test=self.test)
+
+
+def _read_table() -> np.ndarray[Any, Any]:
+    """Return scikit-learn's table of digits: (1797, 65), 64 pixels in [0, 16] and the class.
+
+    Importing ``sklearn.datasets`` would take every process of a run more than a second, so only its file is read.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    folders = (spec.submodule_search_locations if spec is not None else None) or []
+    paths = [Path(folder) / "datasets" / "data" / "digits.csv.gz" for folder in folders]
+    for path in paths:
+        if path.is_file():
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                return np.loadtxt(file, delimiter=",")
+    where = f"but there is no {paths[0]}" if paths else "but scikit-learn is not installed"
+    raise TaskError(f"the digits come with scikit-learn, {where}. Install it again: pip install scikit-learn.")
