@@ -44,7 +44,7 @@ def search_run(view: RunView, config: RunConfig, known: Sequence[Trial], watch: 
         RunError: A file cannot be written.
     """
     components, folder = view.components, view.folder
-    supernet, splits = view.supernet(), view.splits
+    supernet, splits = view.shared_supernet(), view.splits
     space, objectives, budget = components.space, components.objectives, config.search.budget
     clock = _Clock(folder.search_clock if budget.seconds is not None else None)
     with contextlib.ExitStack() as stack:
@@ -58,8 +58,7 @@ def search_run(view: RunView, config: RunConfig, known: Sequence[Trial], watch: 
         names = [constraint.metric for constraint in components.constraints]
         feasibility = Feasibility(space, components.constraints, lambda a: measures.of(a, names))
         searched = constrained(space, feasibility) if names else space
-        strategy = view.context.take_strategy()
-        strategy.start(searched, [objective.direction for objective in objectives], config.seed)
+        strategy = view.context.take_strategy(searched)
 
         def on_trial(trial: Trial) -> None:
             log.append(trial.to_record(space))
