@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from naspipe.errors import InputError
 from naspipe.pipeline.action import Action
 from naspipe.pipeline.contract import Contract
+from naspipe.pipeline.parts import PipelineParts
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class PipelineShape:
     subnets: int
     segments: int = 1
     delay: int | None = None
+
+    @property
+    def parts(self) -> PipelineParts:
+        """The segments of all stages."""
+        return PipelineParts(self.stages, self.segments)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from naspipe.errors import InputError
 from naspipe.pipeline.abstract import AbstractSpace, parse_space
 from naspipe.pipeline.bound import Bound
 from naspipe.pipeline.executor import Executor
-from naspipe.pipeline.required_window import spaced_distance
+from naspipe.pipeline.occupancy import spaced_distance
 from naspipe.pipeline.scenario import Layout, Scenario
 from naspipe.space.sampler import Sampler
 

@@ -11,7 +11,7 @@ from typing import Any
 from naspipe import registry
 from naspipe.config.parameters import parameters_of
 from naspipe.config.schema import RunConfig
-from naspipe.pipeline.required_window import spaced_distance
+from naspipe.pipeline.occupancy import spaced_distance
 from naspipe.preflight.layout import check_layout, planning_without_profile
 from naspipe.training.context import RunContext
 from naspipe.training.profiling import measure_costs
