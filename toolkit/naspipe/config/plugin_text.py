@@ -1,4 +1,4 @@
-"""A plug-in with its parameters as one word of a command line, as in ``gpipe:bulk=4``."""
+"""A plug-in with its parameters as one argument of a command, as in ``gpipe:bulk=4``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import yaml
 
 
 def parse_plugin_text(text: str) -> tuple[str, dict[str, Any]]:
-    """Return name and parameters of a plug-in that is written as ``gpipe:bulk=4``; the values are YAML."""
+    """Return name and parameters of a plug-in in the format ``gpipe:bulk=4``; the values are YAML."""
     parts = text.split(":")
     name = ":".join(part for part in parts if "=" not in part)
     parameters = dict(part.split("=", 1) for part in parts if "=" in part)
