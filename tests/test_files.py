@@ -151,8 +151,8 @@ def test_two_processes_do_not_work_in_one_folder(copy: Run) -> None:
     for name in ("best_metrics", "best_architecture", "supernet"):
         getattr(copy.folder, name).unlink()
     code = (
-        "import sys, naspipe; from pathlib import Path; from naspipe.results.folder import RunFolder\n"
-        f"with RunFolder(Path({str(copy.path)!r})).locked():\n    print('locked', flush=True); input()"
+        "import sys, naspipe; from pathlib import Path; from naspipe.runs.lock import locked\n"
+        f"with locked(Path({str(copy.path)!r})):\n    print('locked', flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -163,7 +163,7 @@ def test_two_processes_do_not_work_in_one_folder(copy: Run) -> None:
             with pytest.raises(RunFolderError, match=f"one process at a time .* process {other.pid} works in"):
                 phase()
         other.communicate("\n")
-    with pytest.raises(RunFolderError, match="training that was broken off"):
+    with pytest.raises(RunFolderError, match="training that was interrupted"):
         copy.train()
 
 

@@ -83,3 +83,20 @@ def test_a_change_by_hand_is_refused_as_one_by_an_option(broken_off: Path) -> No
         reopen(broken_off).resume()
     fork = reopen(broken_off, [], broken_off.parent / "fork").resume()
     assert fork.config.training.batch_size == 11
+
+
+def test_a_fork_measures_no_costs_before_it_trains(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy may go another way than the run whose sampler it takes over; that is seen without a profile."""
+    tiny["executor"] = {"name": "csp", "stages": 2, "costs": "profile", "checkpoint": {"every": 8}}
+
+    def watch(progress: Progress) -> None:
+        if progress.done == 26:
+            raise BrokenOffError
+
+    run = Run.create(tiny, tmp_path / "run", watch)
+    with pytest.raises(BrokenOffError):
+        run.train()
+    monkeypatch.delattr("naspipe.training.profiling.profile_costs")
+    assert reopen(run.path, ["training.subnets=32"], tmp_path / "fork").config.training.subnets == 32

@@ -290,13 +290,21 @@ def read_lines(path: Path, read: Callable[[Any], Any] = lambda data: data, advic
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write tensors as safetensors, whole or not at all.
 
+    Tensors that share memory, as those of a module that is used in two places, are written once for each name.
+
     Raises:
         RunError: It cannot be written.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    contiguous: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().contiguous()
+        storage = own.untyped_storage().data_ptr()
+        contiguous[name] = own.clone() if storage in storages and own.numel() else own
+        storages.add(storage)
     with replacing(path) as temporary:
         try:
             save_file(contiguous, temporary, metadata=dict(metadata))

@@ -95,7 +95,7 @@ def require_support(executor: Executor, shape: PipelineShape, window: int | None
         InputError: A window that breaks its pattern, or segments or a delay that it does not support.
     """
     name, contract = type(executor).__name__, executor.contract(shape)
-    if contract.kind != "causal" and window is not None and window < executor.window(shape):
+    if window is not None and window < executor.window(shape) and not contract.allows_smaller_window:
         raise InputError(
             f"executor {name} fills a fixed pattern and needs {executor.window(shape)} subnets in flight, but window "
             f"is {window}. Set no window."

@@ -37,7 +37,7 @@ class UpdateOrder:
 
     def register(self, flight: Flight) -> None:
         """Let an admitted subnet's parts wait for the updates that are due before their forward."""
-        if self._contract.kind != "causal":
+        if not self._contract.orders_layers:
             due = self._contract.horizon(flight.index)
         elif self._delay is not None:
             due = flight.index - self._delay
@@ -69,7 +69,7 @@ class UpdateOrder:
     def _places_of(self, cuts: Cuts) -> list[list[int]]:
         """Return for every part where updates are counted: its always-active blocks, or the part itself."""
         if self._places[0] is not cuts:
-            if self._contract.kind == "causal":
+            if self._contract.orders_layers:
                 places = [
                     [block for block in self._always_active if start <= block < end]
                     for start, end in itertools.pairwise(cuts)

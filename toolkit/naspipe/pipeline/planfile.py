@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from naspipe.errors import ConfigError, InputError, Problem
 from naspipe.files import write_text
 from naspipe.pipeline.action import Action, PlannedAction
-from naspipe.pipeline.contract import Contract
+from naspipe.pipeline.contract import CAUSAL, Contract
 from naspipe.pipeline.plan import Message, Plan, PlannedSubnet
 from naspipe.pipeline.subnet import UsedLayer
 from naspipe.wording import nearest
@@ -117,7 +117,7 @@ def read_plan(path: Path) -> Plan:
         ]
         raise ConfigError(problems) from error
     problems = []
-    contract = Contract("causal")
+    contract = CAUSAL
     try:
         contract = Contract.parse(file.contract)
     except InputError as error:

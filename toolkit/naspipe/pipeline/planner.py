@@ -132,7 +132,7 @@ class Planner:
             flight = Flight(index, cuts, self._sum(shape, cuts), self.shape.microbatches)
             self._flights[index] = flight
             self._work += self.shape.microbatches * flight.costs.work
-            if self.contract.kind == "causal":
+            if self.contract.orders_layers:
                 self._find_conflicts(flight, shape)
             self._order.register(flight)
             if not flight.waits[0]:
@@ -249,13 +249,13 @@ class Planner:
         """Note that a part's gradients are complete, and which updates that makes due."""
         stage = part // self.shape.segments
         contract = self.contract
-        if contract.kind != "flush":
+        if contract.bulk == 1:
             self._due_updates[stage].append((flight, part))
             return
         first = contract.horizon(flight.index)
         complete = self._waiting_updates.setdefault((part, first), [])
         complete.append(flight)
-        if len(complete) == min(contract.bound, self._count - first):
+        if len(complete) == min(contract.bulk, self._count - first):
             del self._waiting_updates[part, first]
             complete.sort(key=lambda member: member.index)
             self._due_updates[stage] += [(member, part) for member in complete]

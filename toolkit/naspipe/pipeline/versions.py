@@ -134,8 +134,8 @@ class _Judge:
     def _due(self, key: LayerKey, subnet: int) -> tuple[int, int]:
         """Return the lowest and the highest version that a subnet may read of a layer without a delay."""
         users = self._users[key]
-        lowest = bisect_left(users, self._contract.horizon(subnet))
-        return lowest, bisect_left(users, subnet) if self._contract.kind == "stale" else lowest
+        contract = self._contract
+        return bisect_left(users, contract.horizon(subnet)), bisect_left(users, contract.read_limit(subnet))
 
     def read(self, action: Action, part: int, place: int) -> Iterator[Violation]:
         """Judge a subnet's read of all its layers on a part."""

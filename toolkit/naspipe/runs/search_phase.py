@@ -45,7 +45,7 @@ def search_run(view: RunView, config: RunConfig, known: Sequence[Trial], watch: 
     from naspipe.search.study import StudyJournal  # it needs Optuna, which training and reading a run do not
 
     components, folder = view.components, view.folder
-    supernet, splits = view.supernet(), view.splits
+    supernet, splits = view.shared_supernet(), view.splits
     space, objectives, budget = components.space, components.objectives, config.search.budget
     clock = _Clock(folder.search_clock if budget.seconds is not None else None)
     with contextlib.ExitStack() as stack:
@@ -59,8 +59,7 @@ def search_run(view: RunView, config: RunConfig, known: Sequence[Trial], watch: 
         names = [constraint.metric for constraint in components.constraints]
         feasibility = Feasibility(space, components.constraints, lambda a: measures.of(a, names))
         searched = constrained(space, feasibility) if names else space
-        strategy = view.context.take_strategy()
-        strategy.start(searched, [objective.direction for objective in objectives], config.seed)
+        strategy = view.context.take_strategy(searched)
 
         def on_trial(trial: Trial) -> None:
             log.append(trial.to_record(space))
