@@ -214,6 +214,14 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
                     source.origins[known] = origin
 
 
+def parse_plugin_text(text: str) -> tuple[str, dict[str, Any]]:
+    """Return name and parameters of a plug-in that a command takes as ``gpipe:bulk=4``; the values are YAML."""
+    parts = text.split(":")
+    name = ":".join(part for part in parts if "=" not in part)
+    parameters = dict(part.split("=", 1) for part in parts if "=" in part)
+    return name, {key: yaml.load(value, _Loader) for key, value in parameters.items()}
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes YAML that the loader above reads back as equal values."""
 
