@@ -29,8 +29,8 @@ class Strategy(ABC):
     """Proposes architectures and learns from their values.
 
     Call order: ``start``, then ``ask`` and ``tell`` in turn. ``start`` may be called again before the first ``ask``;
-    the last call counts. (A run starts its strategy when it checks the configuration, and again when the search
-    begins, then with the constraints as part of the space's validity rule.)
+    the last call counts. (A run starts its strategy when it checks the configuration, and where the search has
+    constraints once more when it begins: then they are part of the space's validity rule.)
 
     ``tell`` gets the outcomes of the last ``ask``, all of them, in the order of the proposals, so a search does not
     depend on which evaluation ends first. A strategy may propose an architecture again: it is told the same values,

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from naspipe.errors import TaskError
 from naspipe.tasks.classification import ClassificationTask
 from naspipe.tasks.data import Splits, split_tensors
 
@@ -32,11 +31,7 @@ class Digits(ClassificationTask):
         self.test = test
 
     def load(self, seed: int) -> Splits:
-        """Return inputs (samples, 1, 8, 8) in [-1, 1] and targets (samples,) in [0, 10).
-
-        Raises:
-            TaskError: scikit-learn is not installed, or lacks the file.
-        """
+        """Return inputs (samples, 1, 8, 8) in [-1, 1] and targets (samples,) in [0, 10)."""
         table = _read_table()
         inputs = torch.from_numpy(table[:, :-1].reshape(-1, 8, 8)).float().unsqueeze(1) / 8 - 1
         targets = torch.from_numpy(table[:, -1]).long()
@@ -46,14 +41,15 @@ class Digits(ClassificationTask):
 def _read_table() -> np.ndarray[Any, Any]:
     """Return scikit-learn's table of digits: (1797, 65), 64 pixels in [0, 16] and the class.
 
-    Importing ``sklearn.datasets`` would take every process of a run more than a second, so only its file is read.
+    Importing ``sklearn.datasets`` takes every process of a run more than a second, so its file is read where it lies.
     """
     spec = importlib.util.find_spec("sklearn")
-    folders = (spec.submodule_search_locations if spec is not None else None) or []
-    paths = [Path(folder) / "datasets" / "data" / "digits.csv.gz" for folder in folders]
-    for path in paths:
+    for folder in (spec.submodule_search_locations if spec is not None else None) or []:
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
         if path.is_file():
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 return np.loadtxt(file, delimiter=",")
-    where = f"but there is no {paths[0]}" if paths else "but scikit-learn is not installed"
-    raise TaskError(f"the digits come with scikit-learn, {where}. Install it again: pip install scikit-learn.")
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return np.column_stack([digits.data, digits.target])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterator
 
 from naspipe.errors import InputError, SpaceError
@@ -172,8 +170,7 @@ def the_same_seed_proposes_the_same(subject: Subject) -> None:
 def the_last_start_counts(subject: Subject) -> None:
     """Started again before the first ask, with another seed and constraints, a strategy proposes as a new one does."""
     for search in searches(subject, ONE):
-        refused = search.step()[0]
-        narrowed = constrained(search.space, functools.partial(operator.ne, refused))
+        narrowed = constrained(search.space, search.step()[0].__ne__)
         try:
             narrowed.random_architecture(keyed_random(SEED, "narrowed"))
         except SpaceError:
