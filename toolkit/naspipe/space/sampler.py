@@ -23,7 +23,7 @@ class Sampler(ABC):
         """Begin a new sequence of draws from a space.
 
         Args:
-            space: What is drawn from.
+            space: The search space.
             seed: The run's seed.
 
         Raises:
@@ -35,7 +35,7 @@ class Sampler(ABC):
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over the state of another sampler; call it after ``start`` with the same space and seed."""
+        """Take over the state of another sampler; called after ``start`` with the same space and seed."""
         assert not state, "a sampler with a state must restore it"
 
     @abstractmethod
@@ -43,5 +43,5 @@ class Sampler(ABC):
         """Return the architecture of subnet ``index``, a valid one of the space.
 
         Raises:
-            SpaceError: The validity rule refuses everything that was tried.
+            SpaceError: No valid architecture was found.
         """
