@@ -1,4 +1,4 @@
-"""The curves of a report, as plotly figures."""
+"""The curves of training and search in a report, as plotly figures."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
+from naspipe.report.canvas import ACCENT, MARK, SOFT, new_figure
 from naspipe.search.objective import Objective
 from naspipe.search.selection import rank_by_knee
 from naspipe.search.trial import Trial, pareto_front
@@ -17,33 +16,8 @@ from naspipe.search.trial import Trial, pareto_front
 MAX_POINTS = 1_000
 """Points of a curve before neighbours are averaged."""
 
-INK, ACCENT, SOFT, MARK = "#1f2937", "#0f766e", "#94a3b8", "#b45309"
 STAR = {"size": 15, "color": MARK, "symbol": "star"}
 RING = {"size": 17, "color": MARK, "symbol": "circle-open", "line": {"width": 2}}
-
-
-def new_figure(height: int, x_title: str, y_title: str) -> Any:
-    """Return an empty figure in the report's style; its width is that of the page."""
-    figure = go.Figure()
-    figure.update_layout(
-        template="plotly_white",
-        height=height,
-        # The top holds the mode bar and two rows of legend, as many as a telephone needs.
-        margin={"l": 50, "r": 10, "t": 54, "b": 45},
-        font={"family": "system-ui, sans-serif", "color": INK, "size": 13},
-        legend={
-            "orientation": "h", "yref": "container", "y": 1, "yanchor": "top", "xref": "container",
-            "x": 0, "font": {"size": 12},
-        },
-        xaxis={"title": {"text": x_title, "standoff": 10, "font": {"size": 13}}, "automargin": True},
-        yaxis={"title": {"text": y_title, "standoff": 10, "font": {"size": 13}}, "automargin": True},
-        # Dragging would keep a telephone from scrolling.
-        dragmode=False,
-        hoverlabel={"align": "left", "font": {"size": 12}},
-    )  # fmt: skip
-    figure.update_xaxes(zeroline=False)
-    figure.update_yaxes(zeroline=False)
-    return figure
 
 
 def training_curve(losses: Sequence[float]) -> Any:

@@ -6,11 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optuna.importance import MeanDecreaseImpurityImportanceEvaluator, get_param_importances
-
-from naspipe.report.figures import ACCENT, new_figure
+from naspipe.report.canvas import ACCENT, new_figure
 from naspipe.search.objective import Objective
-from naspipe.search.study import make_study, quiet_optuna
 from naspipe.search.trial import Trial, complete_trials
 from naspipe.space import SearchSpace
 
@@ -56,6 +53,11 @@ def decision_importances(
         trials: Enough of them, as ``importance_refusal`` says.
         objectives: What was optimised.
     """
+    # These import scikit-learn and scipy, which takes two seconds.
+    from optuna.importance import MeanDecreaseImpurityImportanceEvaluator, get_param_importances
+
+    from naspipe.search.study import make_study, quiet_optuna
+
     complete = complete_trials(trials)
     study = make_study(complete, space, objectives)
     found: dict[str, dict[str, float]] = {}

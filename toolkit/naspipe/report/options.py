@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from naspipe.report.figures import ACCENT, MARK, new_figure
+from naspipe.report.canvas import ACCENT, MARK, new_figure
 from naspipe.space import SearchSpace
 
 WRITTEN_OPTIONS, WRITTEN_DECISIONS, WRITTEN_COUNT = 8, 40, 10_000
