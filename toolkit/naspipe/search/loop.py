@@ -97,7 +97,7 @@ def run_search(
                 break
             if is_new:
                 new[proposal] = len(trials) + len(new)
-        _refuse_another_past(space, new, recorded)
+        _require_repetition(space, new, recorded)
         trials.update((a, recorded[index]) for a, index in new.items() if index in recorded)
         rest = [(a, index) for a, index in new.items() if index not in recorded]
         trials.update((trial.architecture, trial) for trial in _evaluate(rest, objectives, evaluate, on_trial))
@@ -105,7 +105,7 @@ def run_search(
             with calling(f"strategy {type(strategy).__name__}: tell()", SearchError):
                 strategy.tell([Outcome(proposal, trials[proposal].values(objectives)) for proposal in proposals])
         generations += 1
-        note = _used_up(space, len(trials), repeats)
+        note = _exhausted(space, len(trials), repeats)
     done = sorted(trials.values(), key=lambda trial: trial.index)
     failed = [trial for trial in done if trial.reason is not None]
     if len(failed) == len(done):
@@ -135,7 +135,7 @@ def _ask(strategy: Strategy, space: SearchSpace, when: str) -> list[Architecture
         raise SearchError(f"{what} must return architectures of the space, but: {error}") from error
 
 
-def _refuse_another_past(space: SearchSpace, new: Mapping[Architecture, int], recorded: Mapping[int, Trial]) -> None:
+def _require_repetition(space: SearchSpace, new: Mapping[Architecture, int], recorded: Mapping[int, Trial]) -> None:
     """Raise an error if a resumed search does not propose the recorded trials again."""
     for architecture, index in new.items():
         if index in recorded and recorded[index].architecture != architecture:
@@ -193,7 +193,7 @@ def reason_of(error: Exception) -> str:
     return f"{kind}{error}"
 
 
-def _used_up(space: SearchSpace, count: int, repeats: int) -> str:
+def _exhausted(space: SearchSpace, count: int, repeats: int) -> str:
     if not space.has_rule and count == space.size:
         return f"the space is exhausted: all of its {count} architectures have been evaluated"
     if repeats >= MAX_REPEATS:
