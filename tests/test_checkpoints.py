@@ -20,10 +20,10 @@ from naspipe.training import checkpoint as checkpoint_module
 from naspipe.training.checkpoint import CheckpointFolder
 from naspipe.training.context import RunContext, as_config
 from naspipe.training.drain_schedule import INTERVAL, DrainSchedule
-from naspipe.training.events import SubnetRecord
 from naspipe.training.files import TrainingFiles
 from naspipe.training.recorder import Recorder
 from naspipe.training.session import TrainingSession
+from naspipe.training.trainer import SubnetRecord
 
 SUBNETS = 40
 
@@ -192,7 +192,7 @@ class TestFiles:
         ("name", "change", "message"),
         [
             ("part0.safetensors", lambda b: b[:-10], "it has .* bytes instead of"),
-            ("part0.safetensors", lambda b: b[:-10] + bytes([b[-10] ^ 1]) + b[-9:], "its checksum is another one"),
+            ("part0.safetensors", lambda b: b[:-10] + bytes([b[-10] ^ 1]) + b[-9:], "its checksum has changed"),
             ("manifest.json", lambda b: b[:-10], "it is no JSON"),
         ],
         ids=["truncated", "flipped", "manifest"],

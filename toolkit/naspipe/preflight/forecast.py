@@ -1,4 +1,4 @@
-"""The forecast: whether a space leaves room to run subnets in parallel, and what would help."""
+"""The forecast: how well subnets of a space run in parallel, for several samplers and numbers of micro-batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from naspipe.space.sampler import Sampler
 from naspipe.training.planning import Planning
 
 PAIRS = 500
-"""Pairs of random subnets from which the chance of a conflict is estimated."""
+"""Number of random pairs of subnets that estimate the chance of a conflict."""
 
 SUBNETS = 96
 """Subnets that each forecast simulates."""
@@ -25,10 +25,10 @@ SAMPLERS = ("uniform", "fair", "spaced")
 
 
 class SpeedUp(NamedTuple):
-    """What a pipeline is expected to bring.
+    """The expected speed-up by a pipeline.
 
     Attributes:
-        sampler: The order of subnets; with its distance where it has one.
+        sampler: Name of the sampler.
         microbatches: Micro-batches of each batch.
         speedups: For each of ``STAGES`` the time on one stage divided by the time on that many, or None
             if there are fewer blocks.
