@@ -119,7 +119,7 @@ def test_data_is_loaded_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) ->
     assert torch.device("meta") in {parameter.device for parameter in other.meta_supernet.parameters()}
 
 
-class StartsOnce(RandomStrategy):
+class NotesStarts(RandomStrategy):
     """A strategy that notes each space that it is started for."""
 
     def __init__(self) -> None:
@@ -131,17 +131,20 @@ class StartsOnce(RandomStrategy):
         super().start(space, directions, seed)
 
 
-def test_a_strategy_is_started_once_and_serves_one_search() -> None:
-    config = {**TINY, "search": {**TINY["search"], "strategy": {"name": "test_context:StartsOnce"}}}
+def test_a_strategy_serves_one_search_and_is_started_again_only_for_constraints() -> None:
+    config = {**TINY, "search": {**TINY["search"], "strategy": {"name": "test_context:NotesStarts"}}}
     context = RunContext.load(config)
-    space = context.components.space
-    smaller = TinySpace()
-    constrained, first, second = (context.take_strategy(found) for found in (smaller, space, space))
+    space, smaller = context.components.space, TinySpace()
+    first, second, constrained = (context.take_strategy(found) for found in (space, space, smaller))
     assert first is context.components.strategy
     assert len({id(strategy) for strategy in (constrained, first, second)}) == 3
-    for strategy, found in ((constrained, smaller), (first, space), (second, space)):
-        assert isinstance(strategy, StartsOnce)
-        assert strategy.spaces == [found]
+    again = RunContext.load(config)
+    narrowed = again.take_strategy(smaller)
+    assert narrowed is again.components.strategy
+    spaces = [(first, [space]), (second, [space]), (constrained, [smaller])]
+    for strategy, found in (*spaces, (narrowed, [again.components.space, smaller])):
+        assert isinstance(strategy, NotesStarts)
+        assert strategy.spaces == found
 
 
 class Uneven(TinySpace):

@@ -23,9 +23,9 @@ from naspipe.pipeline.abstract import AbstractSpace
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.contract import CAUSAL, Contract
 from naspipe.pipeline.drain import Admission, DrainRule
+from naspipe.pipeline.occupancy import least_bubble, needed_in_flight, stage_costs
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.planner import Planner
-from naspipe.pipeline.required_window import least_bubble, needed_in_flight, stage_costs
 from naspipe.pipeline.scenario import Layout, Scenario
 from naspipe.pipeline.statistics import stage_statistics, versions_held
 from naspipe.pipeline.subnet import SubnetShape, UsedLayer
@@ -335,9 +335,9 @@ def test_planning_goes_on_at_the_same_pace_and_forgets_finished_subnets() -> Non
     planner = Planner(CSP(), shape, space.subnets(UniformSampler, 0), lambda subnet: (0, 3, 6))
     for count, _ in enumerate(planner.run()):
         if count % 1000 == 0:
-            assert len(planner._flights) <= 8
-            for flight in planner._flights.values():
-                assert all(other.index in planner._flights for other in flight._successors)
+            assert len(planner._active) <= 8
+            for active in planner._active.values():
+                assert all(other.index in planner._active for other in active._successors)
 
 
 class Stubborn(CSP):

@@ -54,10 +54,10 @@ def test_a_layout_that_comes_after_training_says_that_it_has_no_effect(tmp_path:
 def test_a_log_that_is_shorter_than_the_checkpoint_is_named(broken_off: Path) -> None:
     log = broken_off / "train" / "metrics.jsonl"
     keep_lines(log, 20)
-    with pytest.raises(RunFolderError, match="metrics.jsonl must have 24 lines to go on from, but has 20. Put back"):
+    with pytest.raises(RunFolderError, match="metrics.jsonl must have 24 lines to resume from, but has 20. Restore"):
         reopen(broken_off).resume()
     log.unlink()
-    with pytest.raises(RunFolderError, match="metrics.jsonl must have 24 lines to go on from, but has 0. Put back"):
+    with pytest.raises(RunFolderError, match="metrics.jsonl must have 24 lines to resume from, but has 0. Restore"):
         reopen(broken_off).resume()
 
 

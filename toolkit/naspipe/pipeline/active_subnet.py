@@ -9,7 +9,7 @@ from naspipe.pipeline.partition import Cuts
 from naspipe.pipeline.subnet import SubnetShape
 
 
-class Costs(NamedTuple):
+class SummedCosts(NamedTuple):
     """A subnet's costs in ticks, summed up once.
 
     Attributes:
@@ -31,13 +31,13 @@ class Costs(NamedTuple):
     work: int
 
 
-def sum_costs(shape: SubnetShape, cuts: Cuts) -> Costs:
+def sum_costs(shape: SubnetShape, cuts: Cuts) -> SummedCosts:
     """Sum a subnet's costs up for a partition into parts."""
     ranges = list(itertools.pairwise(cuts))
     forward_below = [0, *itertools.accumulate(shape.forward)]
     backward_below = [0, *itertools.accumulate(shape.backward)]
     update_below = [0, *itertools.accumulate(shape.update)]
-    return Costs(
+    return SummedCosts(
         [forward_below[end] - forward_below[start] for start, end in ranges],
         [backward_below[end] - backward_below[start] for start, end in ranges],
         [update_below[end] - update_below[start] for start, end in ranges],
@@ -48,7 +48,7 @@ def sum_costs(shape: SubnetShape, cuts: Cuts) -> Costs:
     )
 
 
-class Flight:
+class ActiveSubnet:
     """A subnet between its admission and its last update.
 
     Attributes:
@@ -74,7 +74,7 @@ class Flight:
         "unfinished", "updated", "waits",
     )  # fmt: skip
 
-    def __init__(self, index: int, cuts: Cuts, costs: Costs, microbatches: int) -> None:
+    def __init__(self, index: int, cuts: Cuts, costs: SummedCosts, microbatches: int) -> None:
         parts = len(cuts) - 1
         self.index = index
         self.cuts = cuts
@@ -89,13 +89,13 @@ class Flight:
         self.updated = [False] * parts
         self.unfinished = parts
         self.waits = [0] * parts
-        self.releases: list[list[tuple[Flight, int]]] = [[] for _ in range(parts)]
+        self.releases: list[list[tuple[ActiveSubnet, int]]] = [[] for _ in range(parts)]
         self.tail = costs.backward_below[-1]
         # Later subnets that wait for this one, with the first block they share; and the other way round.
-        self._successors: dict[Flight, int] = {}
-        self._predecessors: dict[Flight, int] = {}
+        self._successors: dict[ActiveSubnet, int] = {}
+        self._predecessors: dict[ActiveSubnet, int] = {}
 
-    def follow(self, other: Flight, block: int) -> None:
+    def follow(self, other: ActiveSubnet, block: int) -> None:
         """Note that this subnet reads a layer of ``block`` after ``other`` has updated it.
 
         Call it block by block from the first on: only the first block counts.

@@ -52,9 +52,23 @@ class Contract:
             return subnet - subnet % self.bound
         return subnet - self.bound
 
+    def read_limit(self, subnet: int) -> int:
+        """Return l: a subnet's reads must hold no update of subnet l or a later one."""
+        return subnet if self.kind == "stale" else self.horizon(subnet)
+
+    @property
+    def orders_layers(self) -> bool:
+        """Whether subnets wait for each other layer by layer; otherwise each part waits for all below the horizon."""
+        return self.kind == "causal"
+
+    @property
+    def allows_smaller_window(self) -> bool:
+        """Whether fewer subnets than the executor's own window may be in flight."""
+        return self.kind == "causal"
+
     @property
     def bulk(self) -> int:
-        """Number of subnets that read the same weights; 1 unless the contract is *flush*."""
+        """Number of subnets that read the same weights and are updated together; 1 unless the contract is *flush*."""
         return self.bound if self.kind == "flush" else 1
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from naspipe.errors import InputError
 from naspipe.pipeline.action import Action
 from naspipe.pipeline.contract import Contract
+from naspipe.pipeline.parts import PipelineParts
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class PipelineShape:
     subnets: int
     segments: int = 1
     delay: int | None = None
+
+    @property
+    def parts(self) -> PipelineParts:
+        """The segments of all stages."""
+        return PipelineParts(self.stages, self.segments)
 
 
 @dataclass
@@ -95,7 +101,7 @@ def require_support(executor: Executor, shape: PipelineShape, window: int | None
         InputError: A window that breaks its pattern, or segments or a delay that it does not support.
     """
     name, contract = type(executor).__name__, executor.contract(shape)
-    if contract.kind != "causal" and window is not None and window < executor.window(shape):
+    if window is not None and window < executor.window(shape) and not contract.allows_smaller_window:
         raise InputError(
             f"executor {name} fills a fixed pattern and needs {executor.window(shape)} subnets in flight, but window "
             f"is {window}. Set no window."

@@ -11,8 +11,9 @@ from naspipe.pipeline.action import Kind, PlannedAction
 from naspipe.pipeline.bound import Bound
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.partition import Cuts
+from naspipe.pipeline.parts import PipelineParts
 from naspipe.pipeline.planner import Planner
-from naspipe.pipeline.subnet import SubnetShape, UsedLayer
+from naspipe.pipeline.subnet import LayerKey, SubnetShape, UsedLayer
 
 
 class Message(NamedTuple):
@@ -34,7 +35,7 @@ class PlannedSubnet(NamedTuple):
 
     Attributes:
         layers: For every block the layers with parameters that it uses.
-        cuts: Its partition into stages * segments parts.
+        cuts: Its partition into parts.
     """
 
     layers: Sequence[Sequence[UsedLayer]]
@@ -73,6 +74,11 @@ class Plan:
     versions: tuple[tuple[tuple[tuple[int, str, int], ...], ...], ...] | None = None
 
     @property
+    def parts(self) -> PipelineParts:
+        """The segments of all stages."""
+        return PipelineParts(self.stages, self.segments)
+
+    @property
     def makespan(self) -> int:
         """The tick at which the last action ends."""
         return max((planned.end for stage in self.actions for planned in stage), default=0)
@@ -87,6 +93,13 @@ class Plan:
         """The fraction of the stages' time in which they are idle."""
         total = self.stages * self.makespan
         return 1 - self.work / total if total else 0.0
+
+    def layers_on(self, subnet: int, part: int) -> Iterator[tuple[LayerKey, bool]]:
+        """Yield the layers that a subnet uses on a part, and whether they follow the delay."""
+        layers, cuts = self.subnets[subnet]
+        for block in range(cuts[part], cuts[part + 1]):
+            for name, strict in layers[block]:
+                yield (block, name), not strict and self.delay is not None
 
     def in_time(self) -> Iterator[PlannedAction]:
         """Yield the actions of all stages by their start, updates that take no time first."""
@@ -107,7 +120,7 @@ def make_plan(planner: Planner, subnets: Iterable[SubnetShape], executor: str = 
     Raises:
         NaspipeError: The policy chose an action that is not ready, or waits for ever.
     """
-    shape = planner.shape
+    shape, parts = planner.shape, planner.shape.parts
     actions: list[list[PlannedAction]] = [[] for _ in range(shape.stages)]
     messages: list[Message] = []
     for planned in planner.run():
@@ -115,8 +128,9 @@ def make_plan(planner: Planner, subnets: Iterable[SubnetShape], executor: str = 
         actions[action.stage].append(planned)
         if planned.message is not None:
             assert planned.message == len(messages)
-            target = action.stage + (1 if action.kind is Kind.FORWARD else -1)
-            messages.append(Message(str(action), action.stage, target))
+            target = parts.target(action)
+            assert target is not None
+            messages.append(Message(str(action), action.stage, parts.stage(target)))
     bound = Bound(planner.contract, shape.microbatches, shape.delay)
     kept = []
     for subnet in itertools.islice(subnets, shape.subnets):

@@ -43,13 +43,14 @@ class PlanIndex:
 
     Attributes:
         plan: The plan.
+        parts: Its parts.
         places: Stage and place of each action that belongs to the plan, at its first occurrence.
         violations: Actions that do not belong to it, or occur again.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parts = plan.stages * plan.segments
+        self.parts = plan.parts
         self.places: dict[Action, tuple[int, int]] = {}
         self.violations: list[Violation] = []
         for stage, row in enumerate(plan.actions):
@@ -73,35 +74,17 @@ class PlanIndex:
             return f"{action} must be of one of the {plan.microbatches} micro-batches"
         if action.segment >= plan.segments:
             return f"{action} must be of one of the {plan.segments} segments of its stage"
-        part = self.part(action)
+        part = self.parts.of(action)
         cuts = plan.subnets[action.subnet].cuts[part : part + 2]
         if (first, end) != cuts:
             return f"{action} must run blocks {cuts[0]} to {cuts[1] - 1}, but runs {first} to {end - 1}"
         return ""
 
-    def part(self, action: Action) -> int:
-        """Return the part that an action runs on."""
-        return action.stage * self.plan.segments + action.segment
-
-    def action(self, part: int, kind: Kind, subnet: int, microbatch: int = 0) -> Action:
-        """Return the action of a part."""
-        stage, segment = divmod(part, self.plan.segments)
-        return Action(stage, kind, subnet, microbatch, segment)
-
-    def source(self, action: Action) -> Action | None:
-        """Return the action of another part whose result this one needs, or None."""
-        part = self.part(action)
-        if action.kind is Kind.FORWARD and part:
-            return self.action(part - 1, Kind.FORWARD, action.subnet, action.microbatch)
-        if action.kind is Kind.BACKWARD and part + 1 < self.parts:
-            return self.action(part + 1, Kind.BACKWARD, action.subnet, action.microbatch)
-        return None
-
     def expected(self) -> Iterator[Action]:
         """Yield every action that the plan must have."""
         for subnet in range(len(self.plan.subnets)):
-            for part in range(self.parts):
+            for part in range(self.parts.count):
                 for microbatch in range(self.plan.microbatches):
-                    yield self.action(part, Kind.FORWARD, subnet, microbatch)
-                    yield self.action(part, Kind.BACKWARD, subnet, microbatch)
-                yield self.action(part, Kind.UPDATE, subnet)
+                    yield self.parts.action(part, Kind.FORWARD, subnet, microbatch)
+                    yield self.parts.action(part, Kind.BACKWARD, subnet, microbatch)
+                yield self.parts.action(part, Kind.UPDATE, subnet)

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from naspipe.errors import ConfigError, InputError, Problem
 from naspipe.files import write_text
 from naspipe.pipeline.action import Action, PlannedAction
-from naspipe.pipeline.contract import Contract
+from naspipe.pipeline.contract import CAUSAL, Contract
+from naspipe.pipeline.parts import PipelineParts
 from naspipe.pipeline.plan import Message, Plan, PlannedSubnet
 from naspipe.pipeline.subnet import UsedLayer
 from naspipe.wording import nearest
@@ -117,7 +118,7 @@ def read_plan(path: Path) -> Plan:
         ]
         raise ConfigError(problems) from error
     problems = []
-    contract = Contract("causal")
+    contract = CAUSAL
     try:
         contract = Contract.parse(file.contract)
     except InputError as error:
@@ -170,7 +171,7 @@ def read_plan(path: Path) -> Plan:
 
 def _wrong_cuts(file: _File, path: str) -> list[Problem]:
     """Return what is wrong with the partitions of the subnets."""
-    parts = file.stages * file.segments
+    parts = PipelineParts(file.stages, file.segments).count
     problems = []
     for index, subnet in enumerate(file.subnets):
         cuts, blocks = subnet.cuts, len(subnet.layers)

@@ -1,12 +1,10 @@
 """The planner: an event simulation that streams the actions of all stages.
 
 It pulls a subnet when the window admits it, never further ahead, and asks the executor's policy whenever a
-stage is idle. Time is in integer ticks; events of one time are handled in the order (stage, kind, subnet,
-micro-batch, segment), so every process that plans the same run plans the same actions. Conflicts are found
+stage is idle. Time is in integer ticks. Events of one time are handled in the order (stage, kind, subnet,
+micro-batch, part), so every process that plans the same run plans the same actions. Conflicts are found
 by an index of the last user of each layer. Time per subnet does not grow with the length of the run, and
-memory is the window and the layers.
-
-A *part* is one segment of one stage: part p is segment p % segments of stage p // segments.
+memory grows only with the window and the number of layers.
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ from heapq import heappop, heappush
 
 from naspipe.errors import NaspipeError
 from naspipe.pipeline.action import Action, Kind, PlannedAction
-from naspipe.pipeline.active_subnet import Costs, Flight, sum_costs
+from naspipe.pipeline.active_subnet import ActiveSubnet, SummedCosts, sum_costs
 from naspipe.pipeline.drain import Admission, DrainRule, never_drain
 from naspipe.pipeline.executor import Executor, PipelineShape, StageView, require_support
-from naspipe.pipeline.order import UpdateOrder
 from naspipe.pipeline.partition import Cuts
 from naspipe.pipeline.subnet import SubnetShape
+from naspipe.pipeline.update_order import UpdateOrder
 
 _F, _B, _U = Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE
 # Events that are not the end of an action: an activation or a gradient has reached another stage.
@@ -50,7 +48,7 @@ class Planner:
             executor: Whose policy chooses.
             shape: Stages, segments, micro-batches, subnets and delay.
             subnets: At least ``shape.subnets`` of them, less those before ``first``, in order; pulled one by one.
-            partition: Gives each subnet's cuts into stages * segments parts.
+            partition: Gives each subnet's cuts.
             always_active: The blocks that have an always-active layer.
             window: Subnets in flight at most; by default the executor says.
             latency: Ticks that a message takes from stage to stage.
@@ -63,14 +61,15 @@ class Planner:
         self.contract = executor.contract(shape)
         self.shape = shape
         require_support(executor, shape, window)
-        self._parts = shape.stages * shape.segments
+        self._parts = shape.parts
+        self._stage_of = [self._parts.stage(part) for part in range(self._parts.count)]
         self._executor = executor
         self._source = iter(subnets)
         self._count = shape.subnets
         self.partition = partition
         self._window = executor.window(shape) if window is None else window
         self._latency = latency
-        self._flights: dict[int, Flight] = {}
+        self._active: dict[int, ActiveSubnet] = {}
         self._admitted = first
         self._drains = drains
         self._asked, self._admission = first, Admission.AT_ONCE
@@ -78,11 +77,11 @@ class Planner:
         self._order = UpdateOrder(self.contract, shape.delay, always_active, first)
         self._heap: list[tuple[int, int, int, int, int, int]] = []
         self._ready: list[list[Action]] = [[] for _ in range(shape.stages)]
-        self._due_updates: list[list[tuple[Flight, int]]] = [[] for _ in range(shape.stages)]
+        self._due_updates: list[list[tuple[ActiveSubnet, int]]] = [[] for _ in range(shape.stages)]
         self._idle = [True] * shape.stages
         self._changed: list[int] = []
         self._is_changed = [False] * shape.stages
-        self._waiting_updates: dict[tuple[int, int], list[Flight]] = {}
+        self._waiting_updates: dict[tuple[int, int], list[ActiveSubnet]] = {}
         done = first * shape.microbatches * shape.segments
         self._views = [
             StageView(stage, shape, self._chain, self._work_per_stage, done, done) for stage in range(shape.stages)
@@ -90,7 +89,7 @@ class Planner:
         self._out: list[PlannedAction] = []
         self._messages = 0
         self._work = 0
-        self._summed: tuple[SubnetShape, Cuts, Costs] | None = None
+        self._summed: tuple[SubnetShape, Cuts, SummedCosts] | None = None
 
     def run(self) -> Iterator[PlannedAction]:
         """Yield the actions of all stages by their start; each stage's in its order.
@@ -109,36 +108,36 @@ class Planner:
             now = heap[0][0]
             while heap and heap[0][0] == now:
                 self._handle(*heappop(heap))
-        if self._flights:
+        if self._active:
             raise self._refuse_to_wait(now)
 
     # Admission
 
     def _admit(self) -> None:
         """Admit subnets while the window allows it."""
-        while len(self._flights) < self._window and self._admitted < self._count:
+        while len(self._active) < self._window and self._admitted < self._count:
             index = self._admitted
             if index != self._asked:
                 self._asked, self._admission = index, self._drains(index)
             if self._admission is Admission.NEVER:
                 self._count = index
                 return
-            if self._admission is Admission.DRAINED and self._flights:
+            if self._admission is Admission.DRAINED and self._active:
                 return
             self._admitted += 1
             shape = next(self._source)
             cuts = self.partition(shape)
-            assert len(cuts) == self._parts + 1
-            flight = Flight(index, cuts, self._sum(shape, cuts), self.shape.microbatches)
-            self._flights[index] = flight
-            self._work += self.shape.microbatches * flight.costs.work
-            if self.contract.kind == "causal":
-                self._find_conflicts(flight, shape)
-            self._order.register(flight)
-            if not flight.waits[0]:
-                self._offer_forward(flight, 0)
+            assert len(cuts) == self._parts.count + 1
+            active = ActiveSubnet(index, cuts, self._sum(shape, cuts), self.shape.microbatches)
+            self._active[index] = active
+            self._work += self.shape.microbatches * active.costs.work
+            if self.contract.orders_layers:
+                self._find_conflicts(active, shape)
+            self._order.register(active)
+            if not active.waits[0]:
+                self._offer_forward(active, 0)
 
-    def _sum(self, shape: SubnetShape, cuts: Cuts) -> Costs:
+    def _sum(self, shape: SubnetShape, cuts: Cuts) -> SummedCosts:
         """Sum the costs up, once for subnets that share them."""
         last = self._summed
         if (
@@ -151,9 +150,9 @@ class Planner:
             last = self._summed = (shape, cuts, sum_costs(shape, cuts))
         return last[2]
 
-    def _find_conflicts(self, flight: Flight, shape: SubnetShape) -> None:
+    def _find_conflicts(self, active: ActiveSubnet, shape: SubnetShape) -> None:
         """Make the subnet wait for the last unfinished user of each of its strict layers."""
-        flights, part_of, index = self._flights, flight.costs.part_of, flight.index
+        admitted, part_of, index = self._active, active.costs.part_of, active.index
         waited: set[tuple[int, int, int]] = set()
         for block, layers in enumerate(shape.layers):
             users = self._last_user.get(block)
@@ -162,121 +161,118 @@ class Planner:
             for name, strict in layers:
                 if not strict:
                     continue
-                other = flights.get(users.get(name, -1))
+                other = admitted.get(users.get(name, -1))
                 users[name] = index
                 if other is None:
                     continue
                 other_part = other.costs.part_of[block]
                 if other.updated[other_part]:
                     continue
-                flight.follow(other, block)
+                active.follow(other, block)
                 part = part_of[block]
                 if (other.index, other_part, part) not in waited:
                     waited.add((other.index, other_part, part))
-                    flight.waits[part] += 1
-                    other.releases[other_part].append((flight, part))
+                    active.waits[part] += 1
+                    other.releases[other_part].append((active, part))
         if waited:
-            flight.lengthen_chains()
+            active.lengthen_chains()
 
     # Events
 
-    def _handle(self, now: int, stage: int, kind: int, subnet: int, microbatch: int, segment: int) -> None:
+    def _handle(self, now: int, stage: int, kind: int, subnet: int, microbatch: int, part: int) -> None:
         """Handle the end of an action, or the arrival of a message."""
-        flight = self._flights[subnet]
-        part = stage * self.shape.segments + segment
+        active = self._active[subnet]
         if kind == _F:
             self._idle[stage] = True
             self._change(stage)
-            flight.ended_forward[part] += 1
-            if part + 1 == len(flight.updated):
+            active.ended_forward[part] += 1
+            if part == self._parts.last:
                 # The last part goes back as soon as it has gone forward.
-                self._backward_arrives(flight, part)
+                self._backward_arrives(active, part)
             else:
-                self._send(now, stage, part + 1, _F_ARRIVES, flight, microbatch)
+                self._send(now, stage, part + 1, _F_ARRIVES, active, microbatch)
         elif kind == _B:
             self._idle[stage] = True
             self._change(stage)
-            flight.ended_backward[part] += 1
+            active.ended_backward[part] += 1
             if part:
-                self._send(now, stage, part - 1, _B_ARRIVES, flight, microbatch)
-            if flight.ended_backward[part] == self.shape.microbatches:
-                self._owe_updates(flight, part, now)
+                self._send(now, stage, part - 1, _B_ARRIVES, active, microbatch)
+            if active.ended_backward[part] == self.shape.microbatches:
+                self._owe_updates(active, part, now)
         elif kind == _U:
             self._idle[stage] = True
             self._change(stage)
-            self._end_update(flight, part)
+            self._end_update(active, part)
         elif kind == _F_ARRIVES:
-            self._forward_arrives(flight, part)
+            self._forward_arrives(active, part)
         else:
-            self._backward_arrives(flight, part)
+            self._backward_arrives(active, part)
 
-    def _send(self, now: int, stage: int, part: int, kind: int, flight: Flight, microbatch: int) -> None:
+    def _send(self, now: int, stage: int, part: int, kind: int, active: ActiveSubnet, microbatch: int) -> None:
         """Hand a result to another part: at once, or after the latency if it is on another stage."""
-        target, segment = divmod(part, self.shape.segments)
+        target = self._stage_of[part]
         if self._latency and target != stage:
-            arrival = (now + self._latency, target, kind, flight.index, microbatch, segment)
-            heappush(self._heap, arrival)
+            heappush(self._heap, (now + self._latency, target, kind, active.index, microbatch, part))
         elif kind == _F_ARRIVES:
-            self._forward_arrives(flight, part)
+            self._forward_arrives(active, part)
         else:
-            self._backward_arrives(flight, part)
+            self._backward_arrives(active, part)
 
-    def _forward_arrives(self, flight: Flight, part: int) -> None:
-        flight.arrived_forward[part] += 1
-        if not flight.waits[part] and flight.arrived_forward[part] == flight.started_forward[part] + 1:
-            self._offer_forward(flight, part)
+    def _forward_arrives(self, active: ActiveSubnet, part: int) -> None:
+        active.arrived_forward[part] += 1
+        if not active.waits[part] and active.arrived_forward[part] == active.started_forward[part] + 1:
+            self._offer_forward(active, part)
 
-    def _backward_arrives(self, flight: Flight, part: int) -> None:
-        flight.arrived_backward[part] += 1
-        if flight.arrived_backward[part] == flight.started_backward[part] + 1:
-            self._offer_backward(flight, part)
+    def _backward_arrives(self, active: ActiveSubnet, part: int) -> None:
+        active.arrived_backward[part] += 1
+        if active.arrived_backward[part] == active.started_backward[part] + 1:
+            self._offer_backward(active, part)
 
-    def _offer_forward(self, flight: Flight, part: int) -> None:
-        stage, segment = divmod(part, self.shape.segments)
-        action = Action(stage, _F, flight.index, flight.started_forward[part], segment)
-        self._ready[stage].append(action)
-        self._change(stage)
+    def _offer_forward(self, active: ActiveSubnet, part: int) -> None:
+        self._offer(self._parts.action(part, _F, active.index, active.started_forward[part]))
 
-    def _offer_backward(self, flight: Flight, part: int) -> None:
-        stage, segment = divmod(part, self.shape.segments)
-        action = Action(stage, _B, flight.index, flight.started_backward[part], segment)
-        self._ready[stage].append(action)
-        self._change(stage)
+    def _offer_backward(self, active: ActiveSubnet, part: int) -> None:
+        self._offer(self._parts.action(part, _B, active.index, active.started_backward[part]))
+
+    def _offer(self, action: Action) -> None:
+        """Make an action ready."""
+        self._ready[action.stage].append(action)
+        self._change(action.stage)
 
     # Updates
 
-    def _owe_updates(self, flight: Flight, part: int, now: int) -> None:
+    def _owe_updates(self, active: ActiveSubnet, part: int, now: int) -> None:
         """Note that a part's gradients are complete, and which updates that makes due."""
-        stage = part // self.shape.segments
+        stage = self._stage_of[part]
         contract = self.contract
-        if contract.kind != "flush":
-            self._due_updates[stage].append((flight, part))
+        if contract.bulk == 1:
+            self._due_updates[stage].append((active, part))
             return
-        first = contract.horizon(flight.index)
+        first = contract.horizon(active.index)
         complete = self._waiting_updates.setdefault((part, first), [])
-        complete.append(flight)
-        if len(complete) == min(contract.bound, self._count - first):
+        complete.append(active)
+        if len(complete) == min(contract.bulk, self._count - first):
             del self._waiting_updates[part, first]
             complete.sort(key=lambda member: member.index)
             self._due_updates[stage] += [(member, part) for member in complete]
 
-    def _end_update(self, flight: Flight, part: int) -> None:
+    def _end_update(self, active: ActiveSubnet, part: int) -> None:
         """Release whoever waited for a part's update."""
-        flight.updated[part] = True
-        for later, later_part in flight.releases[part]:
+        active.updated[part] = True
+        for later, later_part in active.releases[part]:
             self._release(later, later_part)
-        flight.releases[part] = []
-        for later, later_part in self._order.end_update(flight, part):
+        active.releases[part] = []
+        for later, later_part in self._order.end_update(active, part):
             self._release(later, later_part)
-        flight.unfinished -= 1
-        if not flight.unfinished:
-            del self._flights[flight.index]
-            flight.leave()
+        active.unfinished -= 1
+        if not active.unfinished:
+            del self._active[active.index]
+            active.leave()
 
-    def _release(self, flight: Flight, part: int) -> None:
-        flight.waits[part] -= 1
-        if not flight.waits[part] and flight.arrived_forward[part]:
-            self._offer_forward(flight, part)
+    def _release(self, active: ActiveSubnet, part: int) -> None:
+        active.waits[part] -= 1
+        if not active.waits[part] and active.arrived_forward[part]:
+            self._offer_forward(active, part)
 
     # Dispatch
 
@@ -306,17 +302,17 @@ class Planner:
         """Do the updates that are due and take no time."""
         due = self._due_updates[stage]
         while due and not due[0][0].costs.update[due[0][1]]:
-            flight, part = due.pop(0)
-            self._start(Action(stage, _U, flight.index, 0, part % self.shape.segments), flight, part, now, now)
-            self._end_update(flight, part)
+            active, part = due.pop(0)
+            self._start(self._parts.action(part, _U, active.index), active, part, now, now)
+            self._end_update(active, part)
 
     def _dispatch(self, stage: int, now: int) -> None:
         """Start what an idle stage does next: an update that is due, or what the policy chooses."""
         due = self._due_updates[stage]
         if due:
-            flight, part = due.pop(0)
-            action = Action(stage, _U, flight.index, 0, part % self.shape.segments)
-            end = now + flight.costs.update[part]
+            active, part = due.pop(0)
+            action = self._parts.action(part, _U, active.index)
+            end = now + active.costs.update[part]
         else:
             ready = self._ready[stage]
             if not ready:
@@ -329,34 +325,33 @@ class Planner:
                 raise self._refuse_choice(chosen, stage, now)
             ready.remove(chosen)
             action = chosen
-            flight = self._flights[action.subnet]
-            part = stage * self.shape.segments + action.segment
+            active = self._active[action.subnet]
+            part = self._parts.of(action)
             if action.kind == _F:
                 view.forwards += 1
-                flight.started_forward[part] += 1
-                if flight.started_forward[part] < flight.arrived_forward[part]:
-                    self._offer_forward(flight, part)
-                end = now + flight.costs.forward[part]
+                active.started_forward[part] += 1
+                if active.started_forward[part] < active.arrived_forward[part]:
+                    self._offer_forward(active, part)
+                end = now + active.costs.forward[part]
             else:
                 view.backwards += 1
-                flight.started_backward[part] += 1
-                if flight.started_backward[part] < min(flight.arrived_backward[part], flight.ended_forward[part]):
-                    self._offer_backward(flight, part)
-                end = now + flight.costs.backward[part]
+                active.started_backward[part] += 1
+                if active.started_backward[part] < min(active.arrived_backward[part], active.ended_forward[part]):
+                    self._offer_backward(active, part)
+                end = now + active.costs.backward[part]
             self._work -= end - now
-        self._start(action, flight, part, now, end)
+        self._start(action, active, part, now, end)
         self._idle[stage] = False
-        heappush(self._heap, (end, stage, action.kind, action.subnet, action.microbatch, action.segment))
+        heappush(self._heap, (end, stage, action.kind, action.subnet, action.microbatch, part))
 
-    def _start(self, action: Action, flight: Flight, part: int, start: int, end: int) -> None:
+    def _start(self, action: Action, active: ActiveSubnet, part: int, start: int, end: int) -> None:
         """Put an action into the plan, with the number of the message that its result travels by."""
         message = None
-        if action.kind != _U:
-            target = part + 1 if action.kind == _F else part - 1
-            if 0 <= target < len(flight.updated) and target // self.shape.segments != action.stage:
-                message = self._messages
-                self._messages += 1
-        cuts = flight.cuts
+        target = self._parts.target(action)
+        if target is not None and self._stage_of[target] != action.stage:
+            message = self._messages
+            self._messages += 1
+        cuts = active.cuts
         self._out.append(PlannedAction(action, start, end, cuts[part], cuts[part + 1], message))
 
     def _work_per_stage(self) -> int:
@@ -365,9 +360,9 @@ class Planner:
 
     def _chain(self, action: Action) -> tuple[int, int]:
         """Return the longest causal chain from the start of an action on, and what of it follows its pass."""
-        flight = self._flights[action.subnet]
-        part = action.stage * self.shape.segments + action.segment
-        return flight.forward_chain(part) if action.kind == _F else flight.backward_chain(part)
+        active = self._active[action.subnet]
+        part = self._parts.of(action)
+        return active.forward_chain(part) if action.kind == _F else active.backward_chain(part)
 
     def _refuse_choice(self, chosen: object, stage: int, now: int) -> NaspipeError:
         ready = ", ".join(map(str, self._ready[stage]))

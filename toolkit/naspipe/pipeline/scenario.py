@@ -12,6 +12,7 @@ from naspipe.errors import InputError
 from naspipe.pipeline.drain import DrainRule, never_drain
 from naspipe.pipeline.executor import Executor, PipelineShape
 from naspipe.pipeline.partition import Cuts, balanced_cuts, explicit_cuts, segment_cuts
+from naspipe.pipeline.parts import PipelineParts
 from naspipe.pipeline.plan import Plan, make_plan
 from naspipe.pipeline.planner import Planner
 from naspipe.pipeline.subnet import SubnetShape
@@ -40,6 +41,11 @@ class Layout:
     partition: Partition = "static"
     window: int | None = None
     latency: int = 0
+
+    @property
+    def parts(self) -> PipelineParts:
+        """The segments of all stages."""
+        return PipelineParts(self.stages, self.segments)
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ class Scenario:
         return make_plan(self.planner(executor, layout, drains=drains), self.draw(), name)
 
     def cuts(self, layout: Layout) -> Cuts:
-        """Return the partition into stages * segments parts that all subnets share.
+        """Return the partition into parts that all subnets share.
 
         Raises:
             InputError: It does not fit, or each subnet would have its own.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.plan import Plan
+from naspipe.pipeline.subnet import LayerKey
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _homes(plan: Plan) -> list[int]:
     for subnet in plan.subnets:
         for part, start in enumerate(subnet.cuts[:-1]):
             for block in range(start, subnet.cuts[part + 1]):
-                counts[block][part // plan.segments] += 1
+                counts[block][plan.parts.stage(part)] += 1
     return [row.index(max(row)) for row in counts]
 
 
@@ -102,14 +103,14 @@ class _LayerVersions:
         return len(needed)
 
 
-def versions_held(plan: Plan, sizes: Mapping[tuple[int, str], int] | None = None) -> list[int]:
+def versions_held(plan: Plan, sizes: Mapping[LayerKey, int] | None = None) -> list[int]:
     """Return the peak of layer versions held beyond one each, for every stage.
 
     Args:
         plan: The plan.
         sizes: What a version of each layer counts, by block and name; by default 1.
     """
-    layers: dict[tuple[int, str], _LayerVersions] = {}
+    layers: dict[LayerKey, _LayerVersions] = {}
     held = [0] * plan.stages
     peaks = [0] * plan.stages
     read: set[Action] = set()
@@ -120,13 +121,11 @@ def versions_held(plan: Plan, sizes: Mapping[tuple[int, str], int] | None = None
         if not reads and action.kind is not Kind.UPDATE:
             continue
         read.add(first)
-        for block in range(planned.first_block, planned.end_block):
-            for name, strict in plan.subnets[action.subnet].layers[block]:
-                key = (block, name)
-                if key not in layers:
-                    layers[key] = _LayerVersions(None if strict else plan.delay)
-                before = layers[key].held()
-                layers[key].read(action.subnet) if reads else layers[key].update(action.subnet)
-                held[action.stage] += (layers[key].held() - before) * (1 if sizes is None else sizes[key])
+        for key, delayed in plan.layers_on(action.subnet, plan.parts.of(action)):
+            if key not in layers:
+                layers[key] = _LayerVersions(plan.delay if delayed else None)
+            before = layers[key].held()
+            layers[key].read(action.subnet) if reads else layers[key].update(action.subnet)
+            held[action.stage] += (layers[key].held() - before) * (1 if sizes is None else sizes[key])
         peaks[action.stage] = max(peaks[action.stage], held[action.stage])
     return peaks

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+LayerKey = tuple[int, str]
+"""Block and name of a layer."""
+
 
 class UsedLayer(NamedTuple):
     """A layer that a subnet uses in a block.

@@ -61,7 +61,7 @@ def _missing(index: PlanIndex) -> Iterator[Violation]:
 def _wrong_order(index: PlanIndex) -> Iterator[Violation]:
     """Check what must come first on the same stage: F before B before U, micro-batches, segments."""
     for action, (stage, place) in index.places.items():
-        part = index.part(action)
+        part = index.parts.of(action)
         before: list[Action] = []
         if action.kind is Kind.BACKWARD:
             before.append(action._replace(kind=Kind.FORWARD))
@@ -69,8 +69,8 @@ def _wrong_order(index: PlanIndex) -> Iterator[Violation]:
                 before.append(action._replace(microbatch=action.microbatch - 1))
         elif action.kind is Kind.UPDATE:
             last = index.plan.microbatches - 1
-            before.append(index.action(part, Kind.BACKWARD, action.subnet, last))
-        source = index.source(action)
+            before.append(index.parts.action(part, Kind.BACKWARD, action.subnet, last))
+        source = index.parts.source_action(action)
         if source is not None and source.stage == stage:
             before.append(source)
         for other in before:
@@ -94,7 +94,7 @@ def _wrong_times(index: PlanIndex) -> Iterator[Violation]:
                 yield Violation("time", message, stage, place)
             free = max(free, planned.end)
     for action, (stage, place) in index.places.items():
-        source = index.source(action)
+        source = index.parts.source_action(action)
         if source in index.places and source is not None:
             other_stage, other_place = index.places[source]
             end = plan.actions[other_stage][other_place].end
@@ -109,7 +109,7 @@ def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
     numbers: dict[Action, int] = {}
     wanted = {}
     for action, (stage, place) in index.places.items():
-        source = index.source(action)
+        source = index.parts.source_action(action)
         if source is not None and source.stage != stage:
             wanted[str(source)] = (source, source.stage, stage, place)
     for number, message in enumerate(index.plan.messages):
@@ -131,7 +131,7 @@ def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
     for stage, row in enumerate(index.plan.actions):
         highest = -1
         for place, planned in enumerate(row):
-            source = index.source(planned.action) if planned.action in index.places else None
+            source = index.parts.source_action(planned.action) if planned.action in index.places else None
             received = numbers.get(source, -1) if source is not None and source.stage != stage else -1
             sent = numbers.get(planned.action)
             if sent is None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from naspipe import registry
 from naspipe.errors import InputError, NaspipeWarning
 from naspipe.keys import keyed_random
-from naspipe.pipeline.required_window import spaced_distance
+from naspipe.pipeline.occupancy import spaced_distance
 from naspipe.pipeline.scenario import Layout
 from naspipe.space.sampler import Sampler
 from naspipe.training.planning import Planning

@@ -8,7 +8,7 @@ from naspipe.environment import torchrun_processes
 from naspipe.errors import InputError, NaspipeWarning
 from naspipe.pipeline.costs import CostTable
 from naspipe.pipeline.executor import Executor, PipelineShape
-from naspipe.pipeline.required_window import least_bubble, needed_in_flight, stage_costs
+from naspipe.pipeline.occupancy import least_bubble, needed_in_flight, stage_costs
 from naspipe.pipeline.scenario import Layout, Scenario
 from naspipe.training.context import RunContext
 from naspipe.training.planning import FLOPS, PROFILE, Planning

@@ -15,11 +15,10 @@ from naspipe.errors import InputError, RunFolderError, SearchError
 from naspipe.files import JsonLines, read_json, sort_lines, write_json, write_text, writing
 from naspipe.results.folder import RunFolder
 from naspipe.results.view import RunView
+from naspipe.search.constraints import Feasibility, constrained
 from naspipe.search.evaluation import Evaluator
-from naspipe.search.feasibility import Feasibility, constrained
 from naspipe.search.loop import Evaluate, Metrics, SearchResult, run_search
 from naspipe.search.measure_cache import MeasureCache
-from naspipe.search.study import StudyJournal
 from naspipe.search.trial import Trial, pareto_front
 from naspipe.search.workers import WorkerPool
 from naspipe.space import Architecture
@@ -43,6 +42,8 @@ def search_run(view: RunView, config: RunConfig, known: Sequence[Trial], watch: 
         RunFolderError: A resumed strategy proposes other architectures than before.
         RunError: A file cannot be written.
     """
+    from naspipe.search.study import StudyJournal  # it needs Optuna, which training and reading a run do not
+
     components, folder = view.components, view.folder
     supernet, splits = view.shared_supernet(), view.splits
     space, objectives, budget = components.space, components.objectives, config.search.budget

@@ -24,9 +24,16 @@ from naspipe.keys import keyed_random
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.executor import Executor, PipelineShape
 from naspipe.search.conditions import Condition
-from naspipe.search.constraints import find_constraints, find_measures
+from naspipe.search.constraints import find_constraints
 from naspipe.search.measure import Measure
-from naspipe.search.objective import Objective, find_measure, find_objectives, measure_name, read_directions
+from naspipe.search.objective import (
+    Objective,
+    find_measure,
+    find_measures,
+    find_objectives,
+    measure_name,
+    read_directions,
+)
 from naspipe.search.strategy import Strategy
 from naspipe.space import SearchSpace
 from naspipe.space.sampler import Sampler

@@ -169,15 +169,15 @@ class RunContext:
         """Return a strategy that has been started for a search in a space; a strategy serves one search only.
 
         Args:
-            space: The run's space, or a part of it.
+            space: The run's space, or the same with constraints.
         """
-        components, config, common = self.components, self.config, self._common
-        if space is components.space and not common.is_strategy_used:
-            common.is_strategy_used = True
-            return components.strategy
-        section = config.search.strategy
-        strategy: Strategy = construct(STRATEGY.registry, section.name, section.parameters)
-        strategy.start(space, [objective.direction for objective in components.objectives], config.seed)
+        components, config = self.components, self.config
+        strategy, section = components.strategy, config.search.strategy
+        if self._common.is_strategy_used:
+            strategy = construct(STRATEGY.registry, section.name, section.parameters)
+        if self._common.is_strategy_used or space is not components.space:
+            strategy.start(space, [objective.direction for objective in components.objectives], config.seed)
+        self._common.is_strategy_used = True
         return strategy
 
 

@@ -147,7 +147,7 @@ class TrainingSession:
         self._schedule = None if files is None else place.schedule_drains(context, must_stop)
         is_drained = (lambda subnet: False) if self._schedule is None else self._schedule.is_drained
         parts = PipelineParts(config.executor.stages, config.executor.segments)
-        own_parts = range(parts.number) if place.stage is None else parts.of_stage(place.stage)
+        own_parts = range(parts.count) if place.stage is None else parts.of_stage(place.stage)
         cuts = planning.cuts
         self._own_blocks = range(cuts[own_parts.start], cuts[own_parts.stop])
         stream = SubnetStream(planning, self.first, state, is_drained)

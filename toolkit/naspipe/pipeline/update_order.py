@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from naspipe.pipeline.active_subnet import Flight
+from naspipe.pipeline.active_subnet import ActiveSubnet
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.partition import Cuts
 
@@ -33,31 +33,31 @@ class UpdateOrder:
         self._places: tuple[Cuts, list[list[int]]] = ((), [])
         self._reached: dict[int, int] = {}
         self._early: dict[int, set[int]] = {}
-        self._waiting: dict[int, dict[int, list[tuple[Flight, int]]]] = {}
+        self._waiting: dict[int, dict[int, list[tuple[ActiveSubnet, int]]]] = {}
 
-    def register(self, flight: Flight) -> None:
+    def register(self, active: ActiveSubnet) -> None:
         """Let an admitted subnet's parts wait for the updates that are due before their forward."""
-        if self._contract.kind != "causal":
-            due = self._contract.horizon(flight.index)
+        if not self._contract.orders_layers:
+            due = self._contract.horizon(active.index)
         elif self._delay is not None:
-            due = flight.index - self._delay
+            due = active.index - self._delay
         else:
             return
         if due <= self._first:
             return
-        for part, places in enumerate(self._places_of(flight.cuts)):
+        for part, places in enumerate(self._places_of(active.cuts)):
             for place in places:
                 if self._reached.get(place, self._first) < due:
-                    flight.waits[part] += 1
-                    self._waiting.setdefault(place, {}).setdefault(due, []).append((flight, part))
+                    active.waits[part] += 1
+                    self._waiting.setdefault(place, {}).setdefault(due, []).append((active, part))
 
-    def end_update(self, flight: Flight, part: int) -> list[tuple[Flight, int]]:
+    def end_update(self, active: ActiveSubnet, part: int) -> list[tuple[ActiveSubnet, int]]:
         """Note the end of a part's update; return the parts that no longer wait here, one entry a wait."""
-        released: list[tuple[Flight, int]] = []
-        for place in self._places_of(flight.cuts)[part]:
+        released: list[tuple[ActiveSubnet, int]] = []
+        for place in self._places_of(active.cuts)[part]:
             reached = self._reached.get(place, self._first)
             early = self._early.setdefault(place, set())
-            early.add(flight.index)
+            early.add(active.index)
             waiting = self._waiting.get(place, {})
             while reached in early:
                 early.remove(reached)
@@ -69,7 +69,7 @@ class UpdateOrder:
     def _places_of(self, cuts: Cuts) -> list[list[int]]:
         """Return for every part where updates are counted: its always-active blocks, or the part itself."""
         if self._places[0] is not cuts:
-            if self._contract.kind == "causal":
+            if self._contract.orders_layers:
                 places = [
                     [block for block in self._always_active if start <= block < end]
                     for start, end in itertools.pairwise(cuts)
