@@ -193,7 +193,7 @@ class TestFiles:
         [
             ("part0.safetensors", lambda b: b[:-10], "it has .* bytes instead of"),
             ("part0.safetensors", lambda b: b[:-10] + bytes([b[-10] ^ 1]) + b[-9:], "its checksum is another one"),
-            ("manifest.json", lambda b: b[:-10], "it is no JSON"),
+            ("manifest.json", lambda b: b[:-10], "it is not JSON"),
         ],
         ids=["truncated", "flipped", "manifest"],
     )

@@ -179,7 +179,6 @@ class Spiky(TinyTask):
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_a_subnet_that_is_not_finite_updates_nothing_in_every_executor_alike(microbatches: int) -> None:
     data = {**TINY, "training": {**TINY["training"], "on_nonfinite": "skip", "microbatches": microbatches}}
-    splits = Spiky().load(3)
     outcomes = []
     for executor in ({"name": "sequential"}, CSP, {"name": "gpipe", "stages": 2}, {"name": "one_f_one_b", "stages": 3}):
         config = as_config({**data, "executor": executor, "task": {"name": "test_pipeline_verify:Spiky"}})

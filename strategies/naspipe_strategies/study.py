@@ -11,8 +11,8 @@ import optuna
 from naspipe.errors import NaspipeWarning
 from naspipe.keys import derive_key, keyed_random
 from naspipe.records import Direction
-from naspipe.search.quiet import quiet_optuna
 from naspipe.search.strategy import Outcome, Strategy
+from naspipe.search.study import quiet_optuna
 from naspipe.space import Architecture, Decision, SearchSpace
 
 MAX_CHILDREN = 100

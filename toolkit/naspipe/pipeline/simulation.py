@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from naspipe import registry
 from naspipe.config.parameters import parameters_of
-from naspipe.config.plugin_text import parse_plugin_text
 from naspipe.config.resolve import plugin_arguments
+from naspipe.config.source import parse_plugin_text
 from naspipe.errors import InputError
 from naspipe.pipeline.abstract import AbstractSpace, parse_space
 from naspipe.pipeline.bound import Bound

@@ -15,10 +15,10 @@ from naspipe.config.schema import RunConfig
 from naspipe.errors import InputError, NaspipeWarning, SpaceError, TaskError
 from naspipe.keys import derive_key, keyed_random
 from naspipe.preflight.option_check import check_options, find_misfit
+from naspipe.search.constraints import Feasibility, constrained
 from naspipe.search.evaluation import as_mapping
-from naspipe.search.feasibility import Feasibility, constrained
+from naspipe.search.measure import as_number
 from naspipe.search.measure_cache import MeasureCache
-from naspipe.search.numbers import as_number
 from naspipe.search.strategy import Strategy
 from naspipe.space import Architecture
 from naspipe.supernet.block import ChoiceBlock

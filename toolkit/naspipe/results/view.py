@@ -161,17 +161,29 @@ class RunView:
         return module.eval()
 
     def supernet(self) -> Supernet:
-        """Return the trained supernet, on the run's device; it is read once, and must be left as it is.
+        """Return the trained supernet, on the run's device; each call reads it from its file.
 
         Raises:
             RunFolderError: It has not been trained, or belongs to another space.
         """
+        self.folder.require_supernet()
+        supernet = Supernet(self.components.space, self.config.seed)
+        load_weights(supernet.blocks, self.folder.supernet)
+        return supernet.to(self.config.training.device)
+
+    def shared_supernet(self) -> Supernet:
+        """Return the trained supernet that the phases share, read once; the caller must not change it.
+
+        Raises:
+            RunFolderError: As ``supernet``.
+        """
         if self._supernet is None:
-            self.folder.require_supernet()
-            supernet = Supernet(self.components.space, self.config.seed)
-            load_weights(supernet.blocks, self.folder.supernet)
-            self._supernet = supernet.to(self.config.training.device)
+            self._supernet = self.supernet()
         return self._supernet
+
+    def release_supernet(self) -> None:
+        """Free the memory of the shared supernet; it is read again when it is needed."""
+        self._supernet = None
 
 
 def read_run(path: str | Path) -> tuple[RunFolder, RunConfig]:

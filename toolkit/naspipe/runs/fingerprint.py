@@ -69,7 +69,7 @@ def training_fingerprint(context: RunContext, folder: RunFolder) -> Fingerprint:
     """Return the fingerprint of a run's supernet training."""
     settings = {
         **context.config.model_dump(mode="json", include=TRAINING_SECTIONS),
-        "contract": context.contract.equal_runs,
+        "contract": context.contract.equal_runs or str(context.contract),
     }
     remedy = f"Undo the change in {folder.config}, or resume a copy of the run: {folder.fork}"
     return Fingerprint("a training", folder.training.settings, settings, remedy)

@@ -22,7 +22,7 @@ from naspipe.runs.new_folder import create_folder
 from naspipe.runs.run import Run
 from naspipe.runs.train_phase import refuse_without_checkpoints
 from naspipe.training.checkpoint import CheckpointFolder
-from naspipe.training.components import contract_of
+from naspipe.training.components import contract_of, start_again
 from naspipe.training.context import RunContext
 from naspipe.training.progress import Watch, ignore
 
@@ -121,7 +121,7 @@ def _refuse_other_checkpoint(folder: RunFolder, context: RunContext) -> None:
             f"trained, but training.subnets is {config.training.subnets:,}. Raise it, or train anew."
         )
     try:
-        context.planning.start(components.sampler)
+        start_again(components.sampler, components.space, config.seed)
         components.sampler.restore(checkpoint.sampler)
     except Exception as error:
         raise RunFolderError(

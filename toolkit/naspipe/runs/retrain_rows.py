@@ -96,13 +96,14 @@ class _RowTraining:
 
     def _inherit(self) -> nn.Module:
         view = self._view
-        return Evaluator(view.supernet(), view.components.task, view.splits, view.config).subnet(self._row.architecture)
+        evaluator = Evaluator(view.shared_supernet(), view.components.task, view.splits, view.config)
+        return evaluator.subnet(self._row.architecture)
 
     def _train(self) -> nn.Module:
         view, row = self._view, self._row
         config, seed = view.config, seed_of(view.config.seed, row.seed)
         if row.init == "finetune":
-            module: nn.Module = view.supernet().extract(row.architecture)
+            module: nn.Module = view.shared_supernet().extract(row.architecture)
         else:
             module = build_subnet(view.components.space, row.architecture, seed)
         with self._log() as log:

@@ -77,8 +77,10 @@ class Run(RunView):
             )
         context = RunContext.load(config)
         # Before the folder is made, so that missing data or a broken space leaves nothing behind.
-        untrained = check_run(context, watch)
+        untrained: Supernet | None = check_run(context, watch)
         resolved = context.config
+        if resolved.executor.transport == "distributed":
+            untrained = None  # Each process builds its own; this one needs the memory no longer.
         folder = create_folder(out, (resolved.space.name, resolved.task.name))
         # The configuration comes last: with it, the folder is a run's, and can be resumed.
         write_json(folder.environment, describe_environment(resolved.seed, resolved.training.threads))
@@ -166,7 +168,7 @@ class Run(RunView):
             search_fingerprint(self.context, self.folder).check(self.folder.trials.exists())
             known = self.trials()
             if extend is not None:
-                self.context.config = extend_budget(self.config, self.folder, len(known), extend)
+                self._context = self.context.with_config(extend_budget(self.config, self.folder, len(known), extend))
                 config = with_workers(self.config, workers)
             search_run(self, config, known, self._watch)
         return self
@@ -188,9 +190,12 @@ class Run(RunView):
         with self._phase(f"To resume: naspipe retrain {self.folder.quoted}"):
             self.folder.require_best()
             self.folder.refuse(self.folder.best_metrics, "a retrained model")
-            if self.config.retrain.inits == ("scratch",):
-                self._supernet = None  # Its memory is needed no longer.
-            retrain_best(self, self._watch)
+            if self.config.retrain.processes > 1 or self.config.retrain.inits == ("scratch",):
+                self.release_supernet()
+            try:
+                retrain_best(self, self._watch)
+            finally:
+                self.release_supernet()
         return self
 
     def rank_check(self, against: str = "retrain", architectures: int | None = None, seeds: int = 1) -> RankRecord:
@@ -212,6 +217,8 @@ class Run(RunView):
         # Other commands need not wait for its imports.
         from naspipe.runs.rank_check import check_ranking, how_to_resume_check
 
+        # The check reads the supernet for itself, and frees it before it trains.
+        self.release_supernet()
         with self._phase(how_to_resume_check(self, against, architectures, seeds)):
             return check_ranking(self, against, architectures, seeds, self._watch)
 

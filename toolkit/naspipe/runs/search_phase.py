@@ -15,11 +15,10 @@ from naspipe.errors import InputError, RunFolderError, SearchError
 from naspipe.files import JsonLines, read_json, sort_lines, write_json, write_text, writing
 from naspipe.results.folder import RunFolder
 from naspipe.results.view import RunView
+from naspipe.search.constraints import Feasibility, constrained
 from naspipe.search.evaluation import Evaluator
-from naspipe.search.feasibility import Feasibility, constrained
 from naspipe.search.loop import Evaluate, Metrics, SearchResult, run_search
 from naspipe.search.measure_cache import MeasureCache
-from naspipe.search.study import StudyJournal
 from naspipe.search.trial import Trial, pareto_front
 from naspipe.search.workers import WorkerPool
 from naspipe.space import Architecture
@@ -43,8 +42,10 @@ def search_run(view: RunView, config: RunConfig, known: Sequence[Trial], watch: 
         RunFolderError: The strategy proposes something else than it did before.
         RunError: A file cannot be written.
     """
+    from naspipe.search.study import StudyJournal  # it needs Optuna, which training and reading a run do not
+
     components, folder = view.components, view.folder
-    supernet, splits = view.supernet(), view.splits
+    supernet, splits = view.shared_supernet(), view.splits
     space, objectives, budget = components.space, components.objectives, config.search.budget
     clock = _Clock(folder.search_clock if budget.seconds is not None else None)
     with contextlib.ExitStack() as stack:
@@ -58,8 +59,7 @@ def search_run(view: RunView, config: RunConfig, known: Sequence[Trial], watch: 
         names = [constraint.metric for constraint in components.constraints]
         feasibility = Feasibility(space, components.constraints, lambda a: measures.of(a, names))
         searched = constrained(space, feasibility) if names else space
-        strategy = view.context.take_strategy()
-        strategy.start(searched, [objective.direction for objective in objectives], config.seed)
+        strategy = view.context.take_strategy(searched)
 
         def on_trial(trial: Trial) -> None:
             log.append(trial.to_record(space))

@@ -1,4 +1,4 @@
-"""Conditions on the metrics of trials, as in ``parameters<1e6``: read strictly, and the nearest miss."""
+"""Conditions on metrics, as in ``parameters<1e6``: how they are written, and by how much a value misses one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from naspipe.errors import InputError
-from naspipe.search.trial import Trial, complete_trials
 from naspipe.wording import listing, nearest
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -93,39 +92,3 @@ def _parse(part: str, text: str, known: Sequence[str]) -> Condition:
     if name not in known:
         raise InputError(f"there is no metric {name!r}.{nearest(name, known)} The metrics are {listing(known)}.")
     return condition
-
-
-def metrics_of(trials: Sequence[Trial]) -> list[str]:
-    """Return every metric that some trial has, in the order in which they appear."""
-    return list(dict.fromkeys(name for trial in trials for name in trial.metrics))
-
-
-def satisfying(trials: Sequence[Trial], conditions: Sequence[Condition]) -> list[Trial]:
-    """Return the complete trials that satisfy every condition; one without the metric does not.
-
-    Raises:
-        InputError: There are complete trials, but none does; it says which misses by least.
-    """
-    complete = complete_trials(trials)
-    found = [
-        trial
-        for trial in complete
-        if all(c.metric in trial.metrics and c.holds(trial.metrics[c.metric]) for c in conditions)
-    ]
-    if not found and complete:
-        raise InputError(
-            f"no trial satisfies {' and '.join(map(str, conditions))}. {_nearest_miss(complete, conditions)}"
-        )
-    return found
-
-
-def _nearest_miss(trials: Sequence[Trial], conditions: Sequence[Condition]) -> str:
-    """Return which trial misses by least, all misses taken together, and by how much."""
-    able = [trial for trial in trials if all(c.metric in trial.metrics for c in conditions)]
-    if not able:
-        return "No trial has all of these metrics."
-    least = min(able, key=lambda trial: (sum(c.miss(trial.metrics[c.metric]) for c in conditions), trial.index))
-    values = ", ".join(
-        f"{c.metric} {least.metrics[c.metric]:,.12g}" for c in conditions if not c.holds(least.metrics[c.metric])
-    )
-    return f"Trial {least.index} comes nearest: {values}."

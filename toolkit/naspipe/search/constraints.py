@@ -1,16 +1,21 @@
-"""What a configuration says of constraints and measures, checked and found."""
+"""Constraints: found by what a configuration says, and the space narrowed to the architectures that satisfy them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from naspipe import registry
 from naspipe.errors import InputError
 from naspipe.search.conditions import Condition, parse_condition
-from naspipe.search.measure import Measure
-from naspipe.search.objective import PARAMETERS, find_measure, measure_name, read_directions
+from naspipe.search.objective import read_directions
+from naspipe.space import Architecture, SearchSpace
 from naspipe.tasks.task import Task
 from naspipe.wording import listing, nearest
+
+MAX_TRIES = 2_000
+"""Random architectures that may violate a constraint in a row before a space counts as having none that does not."""
 
 
 def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
@@ -33,23 +38,71 @@ def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
     return constraints
 
 
-def find_measures(
-    task: Task,
-    objectives: Sequence[str],
-    constraints: Sequence[Condition],
-    find: Callable[[str], Measure] = find_measure,
-) -> dict[str, Measure]:
-    """Return every measure that a search takes, by the name of its metric.
+class Feasibility:
+    """Judges architectures by conditions on their measures, each once."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        constraints: Sequence[Condition],
+        measure: Callable[[Architecture], Mapping[str, float]],
+    ) -> None:
+        """Judge nothing yet.
+
+        Args:
+            space: The search space.
+            constraints: Every one must hold.
+            measure: Gives the measures that they name.
+        """
+        self._space = space
+        self._constraints = constraints
+        self._measure = measure
+        self._verdicts: dict[Architecture, bool] = {}
+        self._nearest: tuple[float, Architecture, Mapping[str, float]] | None = None
+
+    def __call__(self, architecture: Architecture) -> bool:
+        """Tell whether an architecture satisfies all constraints."""
+        if architecture not in self._verdicts:
+            measured = self._measure(architecture)
+            miss = sum(constraint.miss(measured[constraint.metric]) for constraint in self._constraints)
+            holds = all(constraint.holds(measured[constraint.metric]) for constraint in self._constraints)
+            self._verdicts[architecture] = holds
+            if not holds and (self._nearest is None or miss < self._nearest[0]):
+                self._nearest = (miss, architecture, measured)
+        return self._verdicts[architecture]
+
+    @property
+    def explanation(self) -> str:
+        """What is wrong if none of what was judged is feasible, with the nearest miss; else an empty text."""
+        if any(self._verdicts.values()) or self._nearest is None:
+            return ""
+        _, architecture, measured = self._nearest
+        values = ", ".join(f"{c.metric} {measured[c.metric]:g}" for c in self._constraints)
+        return (
+            f"none of {len(self._verdicts):,} architectures that were tried satisfies search.constraints, "
+            f"{' and '.join(map(str, self._constraints))}. The nearest miss has {values}: "
+            f"{self._space.format(architecture)}. Loosen the constraints."
+        )
+
+
+def constrained(space: SearchSpace, feasible: Callable[[Architecture], bool]) -> SearchSpace:
+    """Return a space whose validity rule also asks for feasibility, so that every strategy obeys it.
 
     Args:
-        task: Its metrics are no measures.
-        objectives: Names of the objectives, as the configuration gives them.
-        constraints: As ``find_constraints`` returned them.
-        find: Returns a measure by its name.
-
-    Raises:
-        PluginError: One cannot be found or imported.
+        space: The search space; it is left as it is.
+        feasible: Judges valid architectures.
     """
-    metrics = read_directions(task)
-    names = [PARAMETERS, *(name for name in objectives if name not in metrics), *(c.metric for c in constraints)]
-    return {measure_name(name): find(name) for name in dict.fromkeys(names)}
+    plain: Any = type(space)
+
+    class Constrained(plain):  # type: ignore[misc]  # its base is known only now
+        max_tries: ClassVar[int] = MAX_TRIES
+
+        def is_valid(self, architecture: Architecture) -> bool:
+            return bool(plain.is_valid(self, architecture)) and feasible(architecture)
+
+    # What names the space in messages.
+    Constrained.__name__ = plain.__name__
+    Constrained.__qualname__ = plain.__qualname__
+    narrowed: SearchSpace = copy.copy(space)
+    narrowed.__class__ = Constrained
+    return narrowed

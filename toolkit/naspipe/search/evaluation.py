@@ -116,12 +116,12 @@ def measure_split(
             indices = range(start, min(start + batch_size, samples))
             batch = move_batch(dataset.batch(indices, key=0), device)
             outputs = module(batch.inputs)
-            add_measures(totals, task, outputs, batch.targets)
+            add_batch_sums(totals, task, outputs, batch.targets)
             add_sums(totals, task.measure_module(module, batch, dataset, start), task, "measure_module")
     return as_mapping(task.metrics(totals), task, "metrics")
 
 
-def add_measures(totals: dict[str, float], task: Task, outputs: Any, targets: Any) -> None:
+def add_batch_sums(totals: dict[str, float], task: Task, outputs: Any, targets: Any) -> None:
     """Add loss, weight and measures of some samples to the sums."""
     totals["loss"] += float(task.loss(outputs, targets).item())
     totals["weight"] += task.weight(targets)

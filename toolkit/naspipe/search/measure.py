@@ -12,7 +12,6 @@ from naspipe import registry
 from naspipe.config.schema import LatencyConfig
 from naspipe.errors import SearchError
 from naspipe.records import Direction
-from naspipe.search.numbers import as_number
 from naspipe.space import Architecture, SearchSpace
 from naspipe.usercode import calling
 
@@ -137,7 +136,7 @@ def _measure_class(function: Callable[[Candidate], float], direction: Direction)
     return type(function.__name__, (Measure,), members)
 
 
-def take(name: str, measure: Measure, candidate: Candidate) -> dict[str, int | float]:
+def measure_candidate(name: str, measure: Measure, candidate: Candidate) -> dict[str, int | float]:
     """Return what a measure gives for a candidate: under its name, and ``NAME_MORE`` for what else it gives.
 
     Raises:
@@ -156,3 +155,12 @@ def take(name: str, measure: Measure, candidate: Candidate) -> dict[str, int | f
             raise SearchError(f"{what} must be a finite number, but its {key!r} is {value!r}.")
         numbers[name if key == "value" else f"{name}_{key}"] = number
     return numbers
+
+
+def as_number(value: object) -> int | float | None:
+    """Return a number, a scalar of NumPy or a tensor of no dimensions as Python's own; else None."""
+    if not isinstance(value, (int, float)) and getattr(value, "shape", None) == ():
+        value = value.item()  # type: ignore[attr-defined]  # whatever has a shape of this kind has it
+    if isinstance(value, bool):
+        return None
+    return int(value) if isinstance(value, int) else float(value) if isinstance(value, float) else None

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from naspipe.config.schema import RunConfig
-from naspipe.search.measure import Candidate, Measure, take
+from naspipe.search.measure import Candidate, Measure, measure_candidate
 from naspipe.space import Architecture, SearchSpace
 from naspipe.tasks.data import Dataset
 
@@ -71,11 +71,11 @@ class MeasureCache:
     def _take(self, name: str, candidate: Candidate) -> Mapping[str, int | float]:
         measure = self._measures[name]
         if not measure.timed:
-            return take(name, measure, candidate)
+            return measure_candidate(name, measure, candidate)
         text = candidate.architecture.to_json()
         before = self._timed.setdefault(text, {})
         if name not in before:
-            metrics = take(name, measure, candidate)
+            metrics = measure_candidate(name, measure, candidate)
             self._on_timed({"architecture": dict(candidate.architecture), "metrics": metrics})
             before.update(metrics)
         return {key: value for key, value in before.items() if key == name or key.startswith(f"{name}_")}

@@ -11,8 +11,8 @@ from naspipe import registry
 from naspipe.config.resolve import construct
 from naspipe.config.schema import SearchConfig
 from naspipe.errors import InputError, PluginError, TaskError
-from naspipe.search.measure import Measure
-from naspipe.search.numbers import as_number
+from naspipe.search.conditions import Condition
+from naspipe.search.measure import Measure, as_number
 from naspipe.tasks.task import Direction, Task
 from naspipe.usercode import calling
 from naspipe.wording import listing, nearest
@@ -117,6 +117,28 @@ def find_measure(name: str) -> Measure:
             f"'minimize', but is {direction!r}."
         )
     return measure
+
+
+def find_measures(
+    task: Task,
+    objectives: Sequence[str],
+    constraints: Sequence[Condition],
+    find: Callable[[str], Measure] = find_measure,
+) -> dict[str, Measure]:
+    """Return every measure that a search takes, by the name of its metric.
+
+    Args:
+        task: Its metrics are no measures.
+        objectives: Names of the objectives, as the configuration gives them.
+        constraints: As ``find_constraints`` returned them.
+        find: Returns a measure by its name.
+
+    Raises:
+        PluginError: One cannot be found or imported.
+    """
+    metrics = read_directions(task)
+    names = [PARAMETERS, *(name for name in objectives if name not in metrics), *(c.metric for c in constraints)]
+    return {measure_name(name): find(name) for name in dict.fromkeys(names)}
 
 
 def read_metrics(metrics: Mapping[str, object]) -> dict[str, int | float]:

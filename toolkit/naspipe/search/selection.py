@@ -1,4 +1,4 @@
-"""Selection: which of a search's trials to take, by fronts, by one objective, or at the knee."""
+"""Selection: which of a search's trials to take: by fronts, one objective, the knee, or conditions on metrics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from naspipe.errors import InputError
+from naspipe.search.conditions import Condition
 from naspipe.search.objective import Objective
 from naspipe.search.trial import Trial, complete_trials, costs_of, dominates
 from naspipe.wording import listing, nearest
@@ -115,3 +116,39 @@ def pick_trials(trials: Sequence[Trial], objectives: Sequence[Objective], pick: 
         raise InputError(f"there is no objective {pick!r} to pick by.{nearest(pick, known)} There is {listing(known)}.")
     objective = objectives[names.index(pick)]
     return sorted(ranked, key=lambda trial: objective.cost(trial.metrics[pick]))[:count]
+
+
+def metrics_of(trials: Sequence[Trial]) -> list[str]:
+    """Return every metric that some trial has, in the order in which they appear."""
+    return list(dict.fromkeys(name for trial in trials for name in trial.metrics))
+
+
+def satisfying(trials: Sequence[Trial], conditions: Sequence[Condition]) -> list[Trial]:
+    """Return the complete trials that satisfy every condition; one without the metric does not.
+
+    Raises:
+        InputError: There are complete trials, but none does; it says which misses by least.
+    """
+    complete = complete_trials(trials)
+    found = [
+        trial
+        for trial in complete
+        if all(c.metric in trial.metrics and c.holds(trial.metrics[c.metric]) for c in conditions)
+    ]
+    if not found and complete:
+        raise InputError(
+            f"no trial satisfies {' and '.join(map(str, conditions))}. {_nearest_miss(complete, conditions)}"
+        )
+    return found
+
+
+def _nearest_miss(trials: Sequence[Trial], conditions: Sequence[Condition]) -> str:
+    """Return which trial misses by least, all misses taken together, and by how much."""
+    able = [trial for trial in trials if all(c.metric in trial.metrics for c in conditions)]
+    if not able:
+        return "No trial has all of these metrics."
+    least = min(able, key=lambda trial: (sum(c.miss(trial.metrics[c.metric]) for c in conditions), trial.index))
+    values = ", ".join(
+        f"{c.metric} {least.metrics[c.metric]:,.12g}" for c in conditions if not c.holds(least.metrics[c.metric])
+    )
+    return f"Trial {least.index} comes nearest: {values}."

@@ -28,14 +28,19 @@ class Outcome:
 class Strategy(ABC):
     """Proposes architectures and learns from their values.
 
-    Call order: ``start`` once, then ``ask`` and ``tell`` in turn. ``tell`` gets the outcomes of the last
-    ``ask``, all of them, in the order in which it proposed them, so a search does not depend on which
-    evaluation ends first. An architecture may be proposed again: it is told its value again, is not
-    evaluated, and costs no budget. One object serves one search, and draws only from keys of its seed.
-    What ``start`` raises is bad input; what ``ask`` or ``tell`` raises ends the search, whose trials are kept.
-    A search that is resumed starts a new object and goes through what was told again, so no state is saved; ``ask``
-    must therefore be a function of space, directions, seed and what was told. Constraints are part of the space's
-    validity rule.
+    Call order: ``start``, then ``ask`` and ``tell`` in turn. ``start`` may be called again before the first ``ask``;
+    the last call counts. (A run starts its strategy when it checks the configuration, and where the search has
+    constraints once more when it begins: then they are part of the space's validity rule.)
+
+    ``tell`` gets the outcomes of the last ``ask``, all of them, in the order of the proposals, so a search does not
+    depend on which evaluation ends first. A strategy may propose an architecture again: it is told the same values,
+    without another evaluation, and without cost to the budget. One object serves one search.
+
+    ``ask`` must be a function of space, directions, seed and what was told, and may draw only from keys of the seed. No
+    state is saved: a search that is resumed starts a new object, asks it again, and tells it the recorded values.
+
+    An error that ``start`` raises is bad input. One that ``ask`` or ``tell`` raises ends the search; its trials are
+    kept.
 
     Attributes:
         learns: Whether what it proposes depends on what it is told.
@@ -45,7 +50,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
-        """Prepare for a search.
+        """Prepare for a search, and forget an earlier ``start``.
 
         Args:
             space: What is searched.

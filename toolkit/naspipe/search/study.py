@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,9 +19,21 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from naspipe.errors import NaspipeWarning
 from naspipe.files import mend_lines, writing
 from naspipe.search.objective import Objective
-from naspipe.search.quiet import quiet_optuna
 from naspipe.search.trial import Trial
 from naspipe.space import Decision, SearchSpace, format_option
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Keep Optuna's lines, and its warnings of what is still experimental, from the console."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
 
 
 class StudyForm:

@@ -8,7 +8,6 @@ import pickle
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -19,6 +18,7 @@ from naspipe.config.resolve import TASK, construct, resolve
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import Source
 from naspipe.errors import InputError, SearchError
+from naspipe.processes import interrupts_kept_here
 from naspipe.search.evaluation import ModuleEvaluator
 from naspipe.search.loop import reason_of
 from naspipe.supernet.determinism import deterministic
@@ -146,9 +146,6 @@ class _Worker:
         return result
 
     def _start(self) -> None:
-        # Interrupts of a terminal are for the process that waits; it ends the others. Python starts its tracker of
-        # resources with the first of them, and unblocks SIGINT when it has.
-        resource_tracker.ensure_running()
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(
@@ -156,11 +153,8 @@ class _Worker:
             args=(there, self._config.model_dump(mode="json"), self._number),
             name=f"naspipe worker {self._number}",
         )
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
+        with interrupts_kept_here():
             process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         # Only the process itself may hold its end, so that its death closes the connection.
         there.close()
         self._process, self.connection = process, here

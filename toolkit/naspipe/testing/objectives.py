@@ -12,7 +12,7 @@ from naspipe.errors import SpaceError
 from naspipe.files import digest_tensors
 from naspipe.keys import keyed_random
 from naspipe.records import Direction
-from naspipe.search.measure import Candidate, Measure, take
+from naspipe.search.measure import Candidate, Measure, measure_candidate
 from naspipe.supernet.supernet import build_subnet
 from naspipe.testing.check import CheckList, NotApplicableError, require
 from naspipe.testing.passes import as_in_training
@@ -57,7 +57,8 @@ def it_gives_a_finite_number(subject: Subject) -> None:
     measure: Measure = subject.make()
     for candidate in candidates(subject):
         require(
-            all(math.isfinite(value) for value in take("it", measure, candidate).values()), "numbers must be finite."
+            all(math.isfinite(value) for value in measure_candidate("it", measure, candidate).values()),
+            "numbers must be finite.",
         )
 
 
@@ -83,10 +84,10 @@ def it_is_a_function_of_the_candidate(subject: Subject) -> None:
     with kept_generators():
         stir_generators(1)
         with global_generators_untouched("measure"):
-            expected = [take("it", first, candidate) for candidate in candidates(subject)]
+            expected = [measure_candidate("it", first, candidate) for candidate in candidates(subject)]
         stir_generators(2)
         for measure in (first, subject.make()):
-            again = [take("it", measure, candidate) for candidate in reversed(list(candidates(subject)))]
+            again = [measure_candidate("it", measure, candidate) for candidate in reversed(list(candidates(subject)))]
             require(
                 again == expected[::-1],
                 "measure must be a function of the candidate alone, or say that it is timed, but gives "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from naspipe.errors import InputError
-from naspipe.keys import derive_key
+from naspipe.errors import InputError, SpaceError
+from naspipe.keys import derive_key, keyed_random
 from naspipe.records import Direction
+from naspipe.search.constraints import constrained
 from naspipe.search.strategy import Outcome, Strategy
 from naspipe.space import Architecture, SearchSpace
 from naspipe.testing.check import CheckList, ConformanceError, NotApplicableError, require
@@ -33,10 +34,28 @@ def value_of(architecture: Architecture, objective: int) -> float:
 class Search:
     """A search that is under way."""
 
-    def __init__(self, subject: Subject, space: SearchSpace, directions: tuple[Direction, ...], seed: int) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        space: SearchSpace,
+        directions: tuple[Direction, ...],
+        seed: int,
+        earlier: SearchSpace | None = None,
+    ) -> None:
+        """Start a new strategy.
+
+        Args:
+            subject: The strategy.
+            space: What is searched.
+            directions: Which way is better, for each objective.
+            seed: The seed of the search.
+            earlier: A space on which the strategy is started before, with another seed; None if it is started once.
+        """
         self.space = space
         self.directions = directions
         self.strategy: Strategy = subject.make()
+        if earlier is not None:
+            self.strategy.start(earlier, directions, seed + 1)
         self.strategy.start(space, directions, seed)
         self._told = 0
 
@@ -145,6 +164,21 @@ def the_same_seed_proposes_the_same(subject: Subject) -> None:
         first = [proposals(search) for search in searches(subject, directions)]
         for search, expected in zip(searches(subject, directions), first, strict=True):
             _compare(search, expected, proposals(search), "one seed and the same outcomes must propose the same")
+
+
+@checks("the_same_seed_proposes_the_same")
+def the_last_start_counts(subject: Subject) -> None:
+    """Started again before the first ask, with another seed and constraints, a strategy proposes as a new one does."""
+    for search in searches(subject, ONE):
+        narrowed = constrained(search.space, search.step()[0].__ne__)
+        try:
+            narrowed.random_architecture(keyed_random(SEED, "narrowed"))
+        except SpaceError:
+            continue  # The space has one architecture only.
+        expected = proposals(Search(subject, narrowed, ONE, SEED))
+        again = Search(subject, narrowed, ONE, SEED, earlier=search.space)
+        what = "a strategy that is started again must propose what a new one does, here without its first proposal"
+        _compare(again, expected, proposals(again), what)
 
 
 @checks("the_same_seed_proposes_the_same")

@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree  # as in tasks.data
 from naspipe.errors import TaskError
 from naspipe.files import digest_tensors
 from naspipe.keys import derive_key, draw_permutation, keyed_random
-from naspipe.search.evaluation import add_measures, add_sums, as_mapping
-from naspipe.search.numbers import as_number
+from naspipe.search.evaluation import add_batch_sums, add_sums, as_mapping
+from naspipe.search.measure import as_number
 from naspipe.search.objective import read_directions
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.classification import ClassificationTask
@@ -294,7 +294,7 @@ def metrics_cover_the_directions(subject: Subject) -> None:
     require(bool(directions), f"{name}.directions must name a metric that a search can optimise, but names none.")
     totals: dict[str, float] = {"loss": 0.0, "weight": 0.0}
     with torch.no_grad():
-        add_measures(totals, task, outputs, targets)
+        add_batch_sums(totals, task, outputs, targets)
         if subject.space_subject is not None:
             _add_measures_of_module(subject, totals)
     found = as_mapping(task.metrics(totals), task, "metrics")
@@ -314,7 +314,7 @@ def its_methods_change_nothing(subject: Subject) -> None:
     before = copy.deepcopy(task)
     totals: dict[str, float] = {"loss": 0.0, "weight": 0.0}
     with torch.no_grad():
-        add_measures(totals, task, outputs, targets)
+        add_batch_sums(totals, task, outputs, targets)
     task.metrics(totals)
     for place in changes(vars(before), vars(task)):
         raise ConformanceError(f"no method may change the task after load, but {place.strip('[]')} has changed.")

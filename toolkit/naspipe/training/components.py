@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,14 +19,21 @@ from naspipe.config.resolve import (
 )
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import Key, path_text
-from naspipe.errors import ConfigError, InputError, Problem, SpaceError
+from naspipe.errors import ConfigError, InputError, NaspipeWarning, Problem, SpaceError
 from naspipe.keys import keyed_random
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.executor import Executor, PipelineShape
 from naspipe.search.conditions import Condition
-from naspipe.search.constraints import find_constraints, find_measures
+from naspipe.search.constraints import find_constraints
 from naspipe.search.measure import Measure
-from naspipe.search.objective import Objective, find_measure, find_objectives, measure_name, read_directions
+from naspipe.search.objective import (
+    Objective,
+    find_measure,
+    find_measures,
+    find_objectives,
+    measure_name,
+    read_directions,
+)
 from naspipe.search.strategy import Strategy
 from naspipe.space import SearchSpace
 from naspipe.space.sampler import Sampler
@@ -91,7 +99,7 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
     if space is not None:
         builder.attempt(SPACE.key, lambda: _require_usable(space))
     if not builder.problems and space is not None:
-        builder.attempt(SAMPLER.key, lambda: sampler.start(space, config.seed), _name(sampler, "start()"))
+        builder.start_sampler(sampler, space)
         directions = [objective.direction for objective in objectives]
         builder.attempt(
             STRATEGY.key, lambda: strategy.start(space, directions, config.seed), _name(strategy, "start()")
@@ -99,12 +107,34 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
     if strategy is not None:
         what = _name(strategy, "generation_size")
         builder.attempt(STRATEGY.key, lambda: _as_size(strategy.generation_size, what), what)
-    if executor is not None:
-        builder.attempt(("training", "delay"), lambda: check_delay(config, executor))
+    builder.check_delay(executor)
     builder.attempt(("training", "device"), lambda: check_device(config.training.device))
-    if builder.problems:
-        raise ConfigError(builder.problems)
+    builder.finish()
     return Components(space, task, sampler, executor, strategy, objectives, constraints, measures)
+
+
+def replace_components(components: Components, before: RunConfig, config: RunConfig) -> Components:
+    """Construct sampler and executor again where another configuration has others, and share the rest.
+
+    Args:
+        components: The plug-ins of ``before``.
+        before: A configuration.
+        config: A configuration that differs from it in sampler, executor, delay, or what concerns no plug-in.
+
+    Raises:
+        ConfigError: A plug-in refuses its parameters, or a delay is set where the contract has none.
+    """
+    builder = _Builder(config, lambda key: "")
+    sampler, executor = components.sampler, components.executor
+    if (config.executor.name, config.executor.options) != (before.executor.name, before.executor.options):
+        executor = builder.plugin(EXECUTOR, config.executor.options)
+    if config.sampler != before.sampler:
+        sampler = builder.plugin(SAMPLER, config.sampler.parameters)
+        if sampler is not None:
+            builder.start_sampler(sampler, components.space)
+    builder.check_delay(executor)
+    builder.finish()
+    return replace(components, sampler=sampler, executor=executor)
 
 
 class _Builder:
@@ -139,6 +169,24 @@ class _Builder:
             section = getattr(section, part)
         return self.attempt(slot.key, lambda: construct(slot.registry, section.name, values))
 
+    def start_sampler(self, sampler: Sampler, space: SearchSpace) -> None:
+        """Start a sampler, which may refuse the space or warn."""
+        self.attempt(SAMPLER.key, lambda: sampler.start(space, self._config.seed), _name(sampler, "start()"))
+
+    def check_delay(self, executor: Executor | None) -> None:
+        """Check that no delay is set where the contract of an executor, if it could be constructed, has none."""
+        if executor is not None:
+            self.attempt(("training", "delay"), lambda: _check_delay(self._config, executor))
+
+    def finish(self) -> None:
+        """Report all problems.
+
+        Raises:
+            ConfigError: There are some.
+        """
+        if self.problems:
+            raise ConfigError(self.problems)
+
 
 def _require_usable(space: SearchSpace) -> None:
     if not hasattr(space, "decisions"):
@@ -163,12 +211,14 @@ def contract_of(config: RunConfig, executor: Executor) -> Contract:
     return executor.contract(PipelineShape(section.stages, training.microbatches, training.subnets, section.segments))
 
 
-def check_delay(config: RunConfig, executor: Executor) -> None:
-    """Raise an error if a delay is set where the executor's contract has none.
+def start_again(sampler: Sampler, space: SearchSpace, seed: int) -> None:
+    """Start a sampler of a configuration that has been checked; its warnings were shown then."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NaspipeWarning)
+        sampler.start(space, seed)
 
-    Raises:
-        InputError: It is.
-    """
+
+def _check_delay(config: RunConfig, executor: Executor) -> None:
     training, section = config.training, config.executor
     contract = contract_of(config, executor)
     if training.delay is not None and not contract.allows_delay:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from naspipe.config.schema import RunConfig
-from naspipe.errors import InputError, NaspipeWarning
+from naspipe.errors import InputError
 from naspipe.pipeline.costs import CostTable, scaled_table
 from naspipe.pipeline.drain import DrainRule, drain_before, never_drain
 from naspipe.pipeline.partition import Cuts
@@ -24,7 +23,7 @@ from naspipe.supernet.flops import count_flops
 from naspipe.supernet.meta import to_meta
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import EpochOrder, Splits, split_batch
-from naspipe.training.components import Components
+from naspipe.training.components import Components, start_again
 
 FLOPS, PROFILE = "flops", "profile"
 """The values of ``executor.costs`` that ask for a count and for a measurement."""
@@ -78,10 +77,7 @@ class Planning:
 
     def start(self, sampler: Sampler) -> None:
         """Start a sampler for the run's space and seed."""
-        with warnings.catch_warnings():
-            # What a sampler warns of was said when the configuration was checked.
-            warnings.simplefilter("ignore", NaspipeWarning)
-            sampler.start(self.components.space, self.config.seed)
+        start_again(sampler, self.components.space, self.config.seed)
 
     def describe(self, architecture: Architecture) -> SubnetShape:
         """Return what the planner knows of an architecture: its layers and costs."""
@@ -155,13 +151,21 @@ def find_costs(config: RunConfig, supernet: Supernet, load: Callable[[], Splits]
     if name == "uniform":
         return CostTable.uniform(len(supernet))
     if name != FLOPS:
-        table = CostTable.read(Path(name))
-        if len(table.blocks) != len(supernet):
-            raise InputError(
-                f"executor.costs: {name} must have an entry for each of the {len(supernet)} blocks, but has "
-                f"{len(table.blocks)}."
-            )
-        return table
+        return read_costs(Path(name), len(supernet))
     batch = EpochOrder(load().train, config.training.batch_size, config.seed, "train").batch(0)
     inputs = split_batch(batch, config.training.microbatches)[0].inputs
     return scaled_table(count_flops(supernet, to_meta(inputs)).costs())
+
+
+def read_costs(path: Path, blocks: int) -> CostTable:
+    """Read the costs of a supernet's blocks from a table's file.
+
+    Raises:
+        InputError: The table does not fit.
+    """
+    table = CostTable.read(path)
+    if len(table.blocks) != blocks:
+        raise InputError(
+            f"executor.costs: {path} must have an entry for each of the {blocks} blocks, but has {len(table.blocks)}."
+        )
+    return table

@@ -19,7 +19,7 @@ from naspipe.pipeline.action import Kind
 from naspipe.pipeline.costs import BlockCosts, CostTable
 from naspipe.supernet.supernet import Supernet
 from naspipe.training.context import RunContext
-from naspipe.training.planning import PROFILE
+from naspipe.training.planning import PROFILE, read_costs
 from naspipe.training.progress import Progress, Watch, ignore
 from naspipe.training.recorder import RecordedAction, Recorder
 from naspipe.training.session import TrainingSession
@@ -45,7 +45,10 @@ def profile_costs(context: RunContext) -> CostTable:
     # A block whose architectures use several layers at once needs as many observations as it has unknowns.
     unknowns = max(sum(layer.strict for layer in block.values()) for block in supernet.layers_by_block)
     count = options + MEASURED * max(options, unknowns)
-    profiled = context.with_config(_profiled(context.config, count, len(supernet)))
+    with warnings.catch_warnings():
+        # What the sampler of the profile warns of does not concern the run.
+        warnings.simplefilter("ignore", NaspipeWarning)
+        profiled = context.with_config(_profiled(context.config, count, len(supernet)))
     result = TrainingSession(profiled, recorder=Recorder(context.config.training.device)).run()
     drawn = [
         [tuple(layer.name for layer in row if layer.strict) for row in subnet.layers]
@@ -121,16 +124,19 @@ def measure_costs(context: RunContext, path: Path | None = None, watch: Watch = 
 
     Args:
         context: The run.
-        path: Where a profile is kept; one that is there is used again.
-        watch: Told before the measurement begins.
+        path: The file that keeps them; one that exists is used again.
+        watch: Called before the measurement begins.
+
+    Raises:
+        InputError: The file that exists is of another space.
     """
-    if context.config.executor.costs != PROFILE or context.knows_costs:
+    if context.config.executor.costs != PROFILE:
         return
-    if path is not None and path.exists():
-        context.set_costs(CostTable.read(path))
-        return
-    watch(Progress("train", 0, context.config.training.subnets, "measuring the time of every layer"))
-    table = profile_costs(context)
-    if path is not None:
-        table.write(path)
-    context.set_costs(table)
+    if not context.knows_costs:
+        if path is not None and path.exists():
+            context.set_costs(read_costs(path, len(context.meta_supernet)))
+        else:
+            watch(Progress("train", 0, context.config.training.subnets, "measuring the time of every layer"))
+            context.set_costs(profile_costs(context))
+    if path is not None and not path.exists():
+        context.costs.write(path)

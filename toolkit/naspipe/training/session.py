@@ -36,7 +36,7 @@ class SessionResult(NamedTuple):
     Attributes:
         trained: Number of subnets that have been trained, those of earlier sessions included.
         drained: The subnets before which the pipeline was drained.
-        digests: Digest of each layer in this process; empty unless the session was recorded.
+        digests: Digest of each layer in this process; empty unless they were asked for.
         actions: The actions of this process with times and versions; empty unless the session was recorded.
         peak_memory: Peak memory of this process, in MiB.
     """
@@ -125,7 +125,7 @@ class TrainingSession:
                 nothing is kept.
             place: Which stages are in this process; by default all.
             on_subnet: Called for each subnet in order, once it has been trained; where the last stage is.
-            recorder: Notes what each action took and saw; then each layer is digested at the end.
+            recorder: Notes what each action took and saw.
             must_stop: Tells whether the training is asked to stop.
             supernet: Untrained, to be trained in place; by default a new one is built.
 
@@ -141,6 +141,7 @@ class TrainingSession:
         self._recorder = recorder
         self._checkpoints = None if files is None else CheckpointFolder(files.checkpoints)
         checkpoint = None if self._checkpoints is None else place.find_checkpoint(self._checkpoints)
+        reset_peak_memory(config.training.device)
         self.first, state = (0, None) if checkpoint is None else (checkpoint.subnet, checkpoint.sampler)
         self._schedule = None if files is None else place.schedule_drains(context, must_stop)
         is_drained = (lambda subnet: False) if self._schedule is None else self._schedule.is_drained
@@ -154,7 +155,7 @@ class TrainingSession:
         walk = PlanWalk(planner, stream, feed, self.first, is_drained)
         with deterministic(config.training.threads, config.training.device):
             self.model = StageModel(
-                supernet or build_supernet(context, self._own_blocks),
+                build_supernet(context, self._own_blocks) if supernet is None else supernet,
                 cuts,
                 config.training,
                 config.seed,
@@ -166,8 +167,11 @@ class TrainingSession:
         if checkpoint is not None:
             checkpoint.restore(self.model.own_layers())
 
-    def run(self) -> SessionResult:
+    def run(self, digest: bool = False) -> SessionResult:
         """Train.
+
+        Args:
+            digest: Digest each layer afterwards.
 
         Raises:
             TrainingError: The training cannot go on.
@@ -175,7 +179,6 @@ class TrainingSession:
             RunError: A file cannot be written.
         """
         training = self._context.config.training
-        reset_peak_memory(training.device)
         with deterministic(training.threads, training.device), self._log() as log:
             trained = self._trainer.run(
                 self._place.connect(self._trainer.result_spec, self._context),
@@ -184,15 +187,17 @@ class TrainingSession:
                 partial(self._write_checkpoint, log),
                 self._recorder,
             )
+        # Saving takes memory of its own.
+        memory = peak_memory(training.device)
         if self._files is not None:
             is_finished = trained == training.subnets
             self._place.save(self.model.supernet, self._own_blocks, self._files, is_finished)
         return SessionResult(
             trained,
             [] if self._schedule is None else sorted(self._schedule.drained),
-            {} if self._recorder is None else {layer.key: layer.digest() for layer in self.model.own_layers()},
+            {layer.key: layer.digest() for layer in self.model.own_layers()} if digest else {},
             [] if self._recorder is None else self._recorder.actions,
-            peak_memory(training.device),
+            memory,
         )
 
     @contextlib.contextmanager

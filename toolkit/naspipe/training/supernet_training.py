@@ -52,7 +52,8 @@ def train_supernet(
         record: Record each action, and digest each layer.
         must_stop: Tells whether the training is asked to stop; stages in processes of their own look for
             ``files.stop_request``.
-        supernet: Untrained, to be trained in place by this process; by default a new one is built.
+        supernet: Untrained, to be trained in place by this process; by default a new one is built. Stages in processes
+            of their own do not use it.
 
     Raises:
         TrainingError: The training cannot go on.
@@ -62,7 +63,6 @@ def train_supernet(
         # torch.distributed is imported only where it is used.
         from naspipe.training.distributed.processes import train_in_processes
 
-        del supernet  # The processes build their own.
         results = train_in_processes(context, files, watch, record)
     else:
         training = context.config.training
@@ -74,7 +74,7 @@ def train_supernet(
         session = TrainingSession(
             context, files, on_subnet=on_subnet, recorder=recorder, must_stop=must_stop, supernet=supernet
         )
-        results = [session.run()]
+        results = [session.run(record)]
     return TrainingResult(
         results[0].trained,
         results[0].drained,

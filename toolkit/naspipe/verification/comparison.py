@@ -10,6 +10,7 @@ from typing import Any
 
 from naspipe import registry
 from naspipe.config.parameters import parameters_of
+from naspipe.config.schema import RunConfig
 from naspipe.pipeline.occupancy import spaced_distance
 from naspipe.preflight.layout import check_layout, planning_without_profile
 from naspipe.training.context import RunContext
@@ -32,7 +33,7 @@ class Comparison:
     """A grid of trainings.
 
     Attributes:
-        context: The run that they have in common.
+        config: What they have in common.
         executors: Names, with options as ``gpipe:bulk=4``.
         samplers: Names; empty: the configuration's.
         stages: Numbers of stages.
@@ -40,7 +41,7 @@ class Comparison:
         subnets: Subnets that each trains.
     """
 
-    context: RunContext
+    config: RunContext | RunConfig
     executors: Sequence[str]
     samplers: Sequence[str]
     stages: Sequence[int]
@@ -58,12 +59,13 @@ class Comparison:
             InputError: A layout does not fit.
             TrainingError: A training cannot go on.
         """
+        base = RunContext.load(self.config)
         # All trainings share the costs that are counted here.
-        planning_without_profile(self.context, watch)
-        trainings = list(self._contexts(self.context))
+        planning_without_profile(base, watch)
+        trainings = list(self._contexts(base))
         for _, _, context in trainings:
             check_layout(context)
-        measure_costs(self.context, watch=watch)
+        measure_costs(base, watch=watch)
         for executor, sampler, context in trainings:
             yield self._row(executor, sampler, context, watch)
 
@@ -71,21 +73,21 @@ class Comparison:
         """Yield executor, sampler and run of each training."""
         for stages in self.stages:
             for sampler in self.samplers or [context.config.sampler.name]:
-                section = context.config.sampler.model_validate(self._sampler(sampler, stages))
+                section = context.config.sampler.model_validate(self._sampler(context, sampler, stages))
                 sampled = context.with_config(context.config.model_copy(update={"sampler": section}))
                 for executor in self.executors:
                     transport = self.transport if stages > 1 else "in-process"
                     yield executor, sampler, configure(sampled, executor, stages, transport, self.subnets)
 
-    def _sampler(self, name: str, stages: int) -> dict[str, Any]:
+    def _sampler(self, context: RunContext, name: str, stages: int) -> dict[str, Any]:
         """Return a sampler's section; a distance is the configuration's, or fits the stages."""
-        config = self.context.config
+        config = context.config
         if name == config.sampler.name:
             return {"name": name, **config.sampler.parameters}
         if all(parameter.name != "distance" for parameter in parameters_of(registry.samplers.get(name))):
             return {"name": name}
-        space = self.context.components.space
-        return {"name": name, "distance": spaced_distance(space, stages, config.training.microbatches)}
+        distance = spaced_distance(context.components.space, stages, config.training.microbatches)
+        return {"name": name, "distance": distance}
 
     def _row(self, executor: str, sampler: str, context: RunContext, watch: Watch) -> dict[str, Any]:
         config = context.config

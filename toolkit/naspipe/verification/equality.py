@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from naspipe.config.plugin_text import parse_plugin_text
 from naspipe.config.resolve import resolve
 from naspipe.config.schema import CheckpointConfig, RunConfig
-from naspipe.config.source import Source
+from naspipe.config.source import Source, parse_plugin_text
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.plan_index import Violation
 from naspipe.pipeline.simulation import parse_executor

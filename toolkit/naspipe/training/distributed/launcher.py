@@ -14,7 +14,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.rendezvous import rendezvous
 
 from naspipe.errors import TrainingError
+from naspipe.processes import interrupts_kept_here
 
 POLL_SECONDS = 0.5
 """Between two looks: at how far the processes are, and at whether the launcher is still there."""
@@ -54,7 +54,8 @@ def launch(entry: Callable[..., Any], task: object, processes: int, role: str, s
     Raises:
         TrainingError: A process failed; all have been ended.
     """
-    with _signals_kept(), _scratch(scratch), _quiet(), _none_left(), _interrupts_kept_from_processes():
+    # An interrupt reaches the main thread through the thread that watches the progress, which was started before.
+    with _signals_kept(), _scratch(scratch), _quiet(), _none_left(), interrupts_kept_here():
         try:
             settings = _settings(processes, str(scratch), restarts)
             results: dict[int, Any] = elastic_launch(settings, entry)(task, os.getpid())
@@ -159,22 +160,6 @@ def _signals_kept() -> Iterator[None]:
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
-
-
-@contextlib.contextmanager
-def _interrupts_kept_from_processes() -> Iterator[None]:
-    """Start processes in which SIGINT is blocked.
-
-    A terminal sends an interrupt to all of them; only the launcher is to act on it, and to end them. Its main thread
-    hears of it by way of the thread that watches the progress, which was started before.
-    """
-    # Python starts this process with the first of the others, and unblocks SIGINT when it has.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -217,7 +217,7 @@ def train_stage(task: StageTask, store: Store) -> list[SessionResult]:
                 recorder=Recorder(config.training.device) if task.record else None,
                 must_stop=task.files.stop_request.exists,
             )
-            result = session.run()
+            result = session.run(task.record)
             results: list[SessionResult | None] | None = [None] * stages if stage == 0 else None
             distributed.gather_object(result, results)
             distributed.barrier()
