@@ -80,8 +80,8 @@ class PairDataset:
     def batch(self, indices: Sequence[int], key: int) -> Batch:
         """Return inputs (source, target so far) and targets, each (N, longest), int64, padded with 0.
 
-        A source ends with the id of the end. The target so far starts with the id of the begin, and lacks the last token
-        of the targets. So the logits at position t are for token t.
+        A source ends with the id of the end. The target so far starts with the id of the begin, and lacks the last
+        token of the targets. So the logits at position t are for token t.
         """
         begin, end = torch.tensor([BEGIN]), torch.tensor([END])
         sources, shifted, targets = [], [], []
