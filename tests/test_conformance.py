@@ -7,7 +7,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import broken_plugins as broken
 import hashed_plugins as hashed
 import pytest
 import yaml
-from conftest import TINY, Command, TinySpace, TinyTask
+from conftest import TINY, Command, TinySpace, TinyTask, ask_by
 from test_image_tasks import arrays, write_idx, write_images
 
 import naspipe
@@ -96,9 +95,6 @@ TASKS = {
 }
 IMAGES = Subject(Noise, {"shape": [1, 8, 8]})
 
-ALIKE = ("vit", "transformer_lm", "synthetic", "language_model", "translation", "image_folder", "fashion_mnist")
-"""Those so much like another one that they need no process of their own."""
-
 ONE_OBJECTIVE = {("strategy", "regularized_evolution"), ("strategy", "local_search")}
 
 
@@ -109,10 +105,9 @@ def test_every_built_in_plugin_is_checked_here() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), BUILT_IN, ids=lambda word: word)
-def test_what_is_built_in_conforms(kind: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if name in ALIKE:
-        monkeypatch.setattr("naspipe.testing.space_runs.ask_elsewhere", here)
-        monkeypatch.setattr("naspipe.testing.tasks.ask_elsewhere", here)
+def test_what_is_built_in_conforms(
+    kind: str, name: str, forked_processes: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("NASPIPE_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     if kind == "task":
@@ -141,16 +136,10 @@ def write_data(folder: Path) -> None:
     (folder / "other.txt").write_text("\n".join(line[::-1] for line in lines) + "\n")
 
 
-def here(question: Callable[[Subject], Any], subject: Subject) -> Any:
-    """Answer in this process; only some tests need another one."""
-    name = f"{question.__module__}:{question.__qualname__}"
-    return json.loads(json.dumps(_answer({"question": name, "subject": subject.to_json()})))
-
-
 @pytest.fixture
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("space_runs", "samplers", "strategies", "executors", "tasks"):
-        monkeypatch.setattr(f"naspipe.testing.{module}.ask_elsewhere", here)
+    """Answer in this process; only some tests need another one."""
+    ask_by(monkeypatch, lambda request: json.loads(json.dumps(_answer(request))))
 
 
 class TestSpace(SearchSpaceCases):
