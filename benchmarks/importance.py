@@ -23,7 +23,7 @@ from optuna.importance import (
 from scipy.stats import kendalltau
 
 from naspipe import keyed_random
-from naspipe.search.quiet import quiet_optuna
+from naspipe.search.study import quiet_optuna
 
 EVALUATORS: dict[str, BaseImportanceEvaluator] = {
     "PED-ANOVA": PedAnovaImportanceEvaluator(),

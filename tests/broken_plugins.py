@@ -386,6 +386,16 @@ class Entropic(SoundSampler):
         return random.SystemRandom().randrange(1000)
 
 
+class Enduring(SoundSampler):
+    """Begins no new sequence when it is started again."""
+
+    count = 0
+
+    def number(self, index: int) -> int:
+        self.count += 1
+        return self.count
+
+
 class Gregarious(SoundSampler):
     """Shares its memory with all others."""
 
@@ -486,6 +496,14 @@ class EntropicStrategy(SoundStrategy):
 
     def number(self) -> int:
         return random.SystemRandom().randrange(1000)
+
+
+class Stubborn(SoundStrategy):
+    """Keeps the space and the seed of its first start."""
+
+    def start(self, space: SearchSpace, directions: Sequence[str], seed: int) -> None:
+        if not hasattr(self, "space"):
+            super().start(space, directions, seed)
 
 
 class GregariousStrategy(SoundStrategy):

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from naspipe import ChoiceBlock
 from naspipe.executors import Executor, PipelineShape, StageView
-from naspipe.pipeline.action import Action, Kind, PlannedAction
+from naspipe.pipeline.action import Action, PlannedAction
 from naspipe.pipeline.contract import CAUSAL, Contract
 from naspipe.pipeline.planner import Planner
-from naspipe.training.events import SubnetRecord
+from naspipe.training.trainer import SubnetRecord
 
 Outcome = tuple[dict[str, str], list[SubnetRecord]]
 
@@ -116,28 +116,16 @@ class Interleaved:
         rows: list[list[PlannedAction]] = [[] for _ in range(self.shape.stages)]
         for planned in self._planner.run():
             rows[planned.action.stage].append(planned)
-        done: set[tuple[Any, ...]] = set()
+        parts = self.shape.parts
+        done: set[Action | None] = {None}
         while any(rows):
-            row = self._random.choice([row for row in rows if row and self._source(row[0].action) in (None, *done)])
+            row = self._random.choice([row for row in rows if row and parts.source_action(row[0].action) in done])
             # A stage may get far ahead.
             for _ in range(self._random.choice([1, 1, 1, 10])):
-                if row and self._source(row[0].action) in (None, *done):
+                if row and parts.source_action(row[0].action) in done:
                     planned = row.pop(0)
-                    done.add(self._key(planned.action))
+                    done.add(planned.action)
                     yield planned
-
-    def _part(self, action: Action) -> int:
-        return action.stage * self.shape.segments + action.segment
-
-    def _key(self, action: Action) -> tuple[Any, ...]:
-        return action.kind, action.subnet, action.microbatch, self._part(action)
-
-    def _source(self, action: Action) -> tuple[Any, ...] | None:
-        """Return what of another part an action needs."""
-        part = self._part(action) + {Kind.FORWARD: -1, Kind.BACKWARD: 1, Kind.UPDATE: 0}[action.kind]
-        if action.kind is Kind.UPDATE or not 0 <= part < self.shape.stages * self.shape.segments:
-            return None
-        return action.kind, action.subnet, action.microbatch, part
 
 
 def outcome(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from naspipe import Architecture, InputError
-from naspipe.search.conditions import Condition, metrics_of, parse_conditions, satisfying
+from naspipe.search.conditions import Condition, parse_conditions
+from naspipe.search.selection import metrics_of, satisfying
 from naspipe.search.trial import Trial
 
 METRICS = ["accuracy", "parameters", "top 5, %"]

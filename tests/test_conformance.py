@@ -118,7 +118,7 @@ def test_what_is_built_in_conforms(
     if (kind, name) in ONE_OBJECTIVE:
         assert others.pop("two_objectives_can_be_searched").startswith("start refuses 2 objectives, on Plain: ")
     if name == "latency":
-        assert others.pop("it_is_a_function_of_the_candidate") == "it depends on the clock, as it says"
+        assert others.pop("it_is_a_function_of_the_candidate") == "the measure is timed, so it depends on the clock"
     if name == "language_model":
         assert "has many equal samples" in others.pop("splits_share_no_samples")
     assert others == {}
@@ -175,7 +175,7 @@ class TestTask(TaskCases):
 FAULTS: list[tuple[type, str, str]] = [
     (broken.Whimsical, "random_architectures_are_valid", "used the global generator of random"),
     (broken.NoJson, "json_goes_both_ways", "is no text of this space"),
-    (broken.Taciturn, "texts_go_both_ways", "format must tell architectures apart, but gives"),
+    (broken.Taciturn, "texts_go_both_ways", "format must distinguish architectures, but gives"),
     (broken.Unreadable, "texts_go_both_ways", "parse must read what format returns, '"),
     (broken.Dangling, "drawings_name_their_nodes", "joins ['nowhere']"),
     (broken.Misfit, "a_batch_passes_forward_and_backward", "the space must fit the task Noise"),
@@ -192,12 +192,13 @@ FAULTS: list[tuple[type, str, str]] = [
     (broken.Hoarding, "an_extracted_subnet_is_the_supernets_path", "must have the parameters of the layers"),
     (broken.Renormalised, "a_fresh_subnet_has_the_same_form", "'3.running_mean' is (6,) in the new one"),
     (broken.Unseeded, "building_again_gives_the_same", "used the global generator of random"),
-    (broken.Smuggling, "boundaries_change_nothing", "cut into its blocks, failed"),
-    (broken.Formless, "architectures_of_a_variant_have_one_form", "variant() must return all that the form depends on"),
+    (broken.Smuggling, "boundaries_change_nothing", "with boundaries between its blocks, failed"),
+    (broken.Formless, "architectures_of_a_variant_have_one_form", "variant() must return all that the spec depends on"),
     (broken.Looking, "the_meta_device_knows_every_form", "blocks must run on the meta device"),
     (broken.Aliased, "pipelines_give_the_bits_of_one_stage", "got a gradient from a subnet that does not name it"),
     (broken.Careless, "draws_are_architectures_of_the_space", "on Ruled, draw("),
     (broken.Entropic, "the_same_seed_draws_the_same", "two samplers with one seed must draw the same"),
+    (broken.Enduring, "the_same_seed_draws_the_same", "started again must draw what it drew before"),
     (broken.Gregarious, "samplers_do_not_disturb_each_other", "must share no state with another one"),
     (broken.Global, "no_global_generator_is_used", "used the global generator of random"),
     (broken.Forgetful, "state_and_restore_go_on", "state() must hold all that later draws depend on"),
@@ -206,6 +207,7 @@ FAULTS: list[tuple[type, str, str]] = [
     (broken.Narrow, "two_objectives_can_be_searched", "too many values to unpack"),
     (broken.Optimistic, "failed_trials_can_be_told", "'NoneType' object is not subscriptable"),
     (broken.EntropicStrategy, "the_same_seed_proposes_the_same", "proposal 0 is"),
+    (broken.Stubborn, "the_last_start_counts", "a strategy that is started again must propose what a new one does"),
     (broken.GregariousStrategy, "searches_do_not_disturb_each_other", "must share no state with another one"),
     (broken.GlobalStrategy, "no_global_generator_is_used", "used the global generator of random"),
     (broken.Waiting, "plans_keep_the_contract", "cannot be planned"),
@@ -277,7 +279,9 @@ def test_a_class_that_no_process_can_find_is_named() -> None:
     class Local(broken.SoundSampler):
         pass
 
-    assert "Local is no class at the top of a file. Put it there." in failures(Local)["another_process_draws_the_same"]
+    assert (
+        "Local is not a class at the top of a file. Put it there." in failures(Local)["another_process_draws_the_same"]
+    )
 
 
 def test_a_failing_test_says_the_reason_and_a_case_without_its_fixture_says_so() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ import torch
 from conftest import TINY, TinySpace, TinyTask
 
 import naspipe
-from naspipe import Sampler, Splits, Supernet, registry
+from naspipe import Decision, Sampler, SearchSpace, Splits, Supernet, registry
+from naspipe.errors import ConfigError, NaspipeWarning
+from naspipe.records import Direction
 from naspipe.training import planning
 from naspipe.training.context import RunContext
 from naspipe.verification.comparison import Comparison
 from naspipe.verification.equality import verify
+from naspipe_strategies.random_search import RandomStrategy
 
 PLUGINS = ("space", "task", "sampler", "strategy", "executor", "objective")
 
@@ -114,3 +117,56 @@ def test_data_is_loaded_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(other.components.sampler, Sampler)
     assert isinstance(other.components.space, TinySpace)
     assert torch.device("meta") in {parameter.device for parameter in other.meta_supernet.parameters()}
+
+
+class NotesStarts(RandomStrategy):
+    """A strategy that notes each space that it is started for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spaces: list[SearchSpace] = []
+
+    def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
+        self.spaces.append(space)
+        super().start(space, directions, seed)
+
+
+def test_a_strategy_serves_one_search_and_is_started_again_only_for_constraints() -> None:
+    config = {**TINY, "search": {**TINY["search"], "strategy": {"name": "test_context:NotesStarts"}}}
+    context = RunContext.load(config)
+    space, smaller = context.components.space, TinySpace()
+    first, second, constrained = (context.take_strategy(found) for found in (space, space, smaller))
+    assert first is context.components.strategy
+    assert len({id(strategy) for strategy in (constrained, first, second)}) == 3
+    again = RunContext.load(config)
+    narrowed = again.take_strategy(smaller)
+    assert narrowed is again.components.strategy
+    spaces = [(first, [space]), (second, [space]), (constrained, [smaller])]
+    for strategy, found in (*spaces, (narrowed, [again.components.space, smaller])):
+        assert isinstance(strategy, NotesStarts)
+        assert strategy.spaces == found
+
+
+class Uneven(TinySpace):
+    """The last decision has an option more than the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        options = ("conv1", "conv3", (3, 2), "skip", (3, 4))
+        SearchSpace.__init__(self, [*self.decisions[:-1], Decision("op2", options)])
+
+
+def with_sampler(context: RunContext, name: str, **parameters: Any) -> RunContext:
+    section = context.config.sampler.model_validate({"name": name, **parameters})
+    return context.with_config(context.config.model_copy(update={"sampler": section}))
+
+
+def test_another_sampler_is_checked_as_the_first_one_was() -> None:
+    context = RunContext.load({**TINY, "space": {"name": "test_context:Uneven"}})
+    with pytest.warns(NaspipeWarning, match="is capped for 2 of 3 decisions"):
+        with_sampler(context, "spaced", distance=3)
+    with pytest.raises(ConfigError, match=r"sampler: .*distance"):
+        with_sampler(context, "spaced", distance=9)
+    executor = context.config.executor.model_copy(update={"name": "gpipe", "options": {"bulk": 4}})
+    with pytest.raises(ConfigError, match=r"training\.delay: must not be set, but is 2"):
+        context.with_config(context.config.model_copy(update={"executor": executor}))

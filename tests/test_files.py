@@ -41,7 +41,7 @@ def copy(trained: Run, tmp_path: Path) -> Run:
 def test_a_last_line_that_was_broken_off_is_left_out_and_cut_off_before_the_next(tmp_path: Path, end: bytes) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'{"a": 1}\n' + end)
-    with pytest.warns(NaspipeWarning, match="lines.jsonl, line 2 was broken off while it was written"):
+    with pytest.warns(NaspipeWarning, match="lines.jsonl, line 2 is incomplete, since its writing was interrupted"):
         assert list(read_lines(path)) == [{"a": 1}]
     with JsonLines(path) as log:
         log.append({"a": 3})
@@ -62,7 +62,7 @@ def test_a_search_that_was_killed_while_it_wrote_goes_on(copy: Run, trained: Run
     copy.folder.best_architecture.unlink()
     copy.folder.trials.write_bytes(whole[: len(whole) // 2])
     copy.folder.study.unlink()  # It is written after the trials, so a search that was killed has no more there.
-    with pytest.warns(NaspipeWarning, match="trials.jsonl, line .* was broken off"):
+    with pytest.warns(NaspipeWarning, match="trials.jsonl, line .* is incomplete"):
         copy.search()
     assert copy.folder.trials.read_bytes() == whole
 
@@ -80,7 +80,7 @@ def edit(path: Path, old: str, new: str) -> None:
     ("damage", "use", "message"),
     [
         (lambda run: edit(run.folder.trials, "{", "x"), lambda run: run.trials(),
-         "trials.jsonl, line 1 cannot be read: it is no JSON.*Delete it and every line below"),
+         "trials.jsonl, line 1 cannot be read: it is not JSON.*Delete it and every line below"),
         (lambda run: edit(run.folder.trials, '"trial"', '"trail"'), lambda run: run.trials(),
          "trials.jsonl, line 1 cannot be read: trial must be given, but is missing"),
         (lambda run: run.folder.trials.write_text("3\n"), lambda run: run.trials(),

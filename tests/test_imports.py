@@ -24,7 +24,7 @@ FORBIDDEN = {
 
 LAYERS = (
     # From the bottom up: a module imports only modules of its own layer and of those above it in this list.
-    {"errors", "environment", "files", "keys", "records", "registry", "usercode", "wording"},
+    {"errors", "environment", "files", "keys", "processes", "records", "registry", "usercode", "wording"},
     {"config"},
     {"space"},
     {"pipeline"},
@@ -110,6 +110,18 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_pure_modules_do_not_import_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import naspipe.runs.run", "from naspipe.tasks.digits import Digits; Digits().load(0)"],
+    ids=["runs", "digits"],
+)
+def test_what_is_slow_to_import_waits_until_it_is_used(code: str) -> None:
+    slow = ("optuna", "plotly", "scipy", "sklearn", "tokenizers", "nni")
+    ask = f"import sys; {code}; sys.exit(' '.join(set({slow!r}) & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", ask], timeout=60, capture_output=True, text=True)
+    assert found.stderr.strip() == ""
 
 
 def test_every_public_name_is_there_and_the_list_is_complete() -> None:

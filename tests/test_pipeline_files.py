@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from naspipe.errors import ConfigError, InputError
 from naspipe.executors.csp import CSP
 from naspipe.executors.gpipe import GPipe
 from naspipe.pipeline.abstract import PRESETS, AbstractSpace, parse_space
-from naspipe.pipeline.bound import bound_of
+from naspipe.pipeline.bound import Bound
 from naspipe.pipeline.contract import CAUSAL, Contract
 from naspipe.pipeline.costs import CostTable, scaled_table
 from naspipe.pipeline.partition import balanced_cuts, explicit_cuts, segment_cuts
@@ -135,6 +136,15 @@ def test_segments_cut_stages_further_and_keep_their_bounds() -> None:
     assert explicit_cuts([2, 9, 1], 12, 3) == (0, 2, 11, 12)
     # Seven blocks in three stages of two segments: the evenest of the best cuts leaves room for them.
     assert balanced_cuts([1] * 7, 3, 2) == (0, 3, 5, 7)
+
+
+def bound_of(
+    subnets: Iterable[SubnetShape], contract: Contract, stages: int, microbatches: int, delay: int | None
+) -> int:
+    bound = Bound(contract, microbatches, delay)
+    for subnet in subnets:
+        bound.add(subnet)
+    return bound.value(stages)
 
 
 @given(st.integers(0, 100), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))

@@ -9,11 +9,12 @@ import pytest
 from conftest import TINY, Command
 
 from naspipe import Architecture, Run, Sampler, SearchSpace, registry
-from naspipe.errors import NaspipeWarning
+from naspipe.errors import InputError, NaspipeWarning
 from naspipe.pipeline.costs import CostTable
 from naspipe.pipeline.planfile import read_plan
 from naspipe.training import profiling
 from naspipe.training.context import RunContext, as_config
+from naspipe.training.layers import Layer
 from naspipe.training.profiling import _fit, profile_costs
 from naspipe.verification.equality import verify
 
@@ -98,3 +99,21 @@ def test_the_plan_command_measures(tmp_path: Path, command: Command) -> None:
     assert "causal: kept" in output
     # In microseconds; uniform costs give some ten ticks a subnet.
     assert read_plan(tmp_path / "plan.json").makespan > 32 * 100
+
+
+def test_a_profile_digests_no_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Layer, "digest")
+    profile_costs(RunContext.load(config_with()))
+
+
+def test_each_run_of_one_context_keeps_the_table(tmp_path: Path) -> None:
+    context = RunContext.load(config_with())
+    for name in ("first", "second"):
+        run = Run.create(context, tmp_path / name).train()
+        assert CostTable.read(run.folder.training.costs) == context.costs
+
+
+def test_a_kept_table_of_another_space_is_refused(tmp_path: Path) -> None:
+    CostTable.uniform(3).write(tmp_path / "costs.json")
+    with pytest.raises(InputError, match=r"costs\.json must have an entry for each of the 5 blocks, but has 3"):
+        profiling.measure_costs(RunContext.load(config_with()), tmp_path / "costs.json")

@@ -54,10 +54,10 @@ def test_a_layout_that_comes_after_training_says_that_it_has_no_effect(tmp_path:
 def test_a_log_that_is_shorter_than_the_checkpoint_is_named(broken_off: Path) -> None:
     log = broken_off / "train" / "metrics.jsonl"
     keep_lines(log, 20)
-    with pytest.raises(RunFolderError, match="metrics.jsonl must have 24 lines to go on from, but has 20. Put back"):
+    with pytest.raises(RunFolderError, match="metrics.jsonl must have 24 lines to resume from, but has 20. Restore"):
         reopen(broken_off).resume()
     log.unlink()
-    with pytest.raises(RunFolderError, match="metrics.jsonl must have 24 lines to go on from, but has 0. Put back"):
+    with pytest.raises(RunFolderError, match="metrics.jsonl must have 24 lines to resume from, but has 0. Restore"):
         reopen(broken_off).resume()
 
 
@@ -83,3 +83,20 @@ def test_a_change_by_hand_is_refused_as_one_by_an_option(broken_off: Path) -> No
         reopen(broken_off).resume()
     fork = reopen(broken_off, [], broken_off.parent / "fork").resume()
     assert fork.config.training.batch_size == 11
+
+
+def test_a_fork_measures_no_costs_before_it_trains(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy may go another way than the run whose sampler it takes over; that is seen without a profile."""
+    tiny["executor"] = {"name": "csp", "stages": 2, "costs": "profile", "checkpoint": {"every": 8}}
+
+    def watch(progress: Progress) -> None:
+        if progress.done == 26:
+            raise BrokenOffError
+
+    run = Run.create(tiny, tmp_path / "run", watch)
+    with pytest.raises(BrokenOffError):
+        run.train()
+    monkeypatch.delattr("naspipe.training.profiling.profile_costs")
+    assert reopen(run.path, ["training.subnets=32"], tmp_path / "fork").config.training.subnets == 32

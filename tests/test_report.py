@@ -194,7 +194,7 @@ def test_a_damaged_line_hides_only_what_comes_below(searching: Run, command: Com
     lines = searching.folder.trials.read_text().splitlines(keepends=True)
     searching.folder.trials.write_text("".join([*lines[:9], "damage\n", *lines[9:]]))
     page = searching.report().read_text()
-    assert "trials.jsonl, line 10 cannot be read: it is no JSON" in page
+    assert "trials.jsonl, line 10 cannot be read: it is not JSON" in page
     assert "9 of 24 architectures evaluated" in page
     assert "need 20 complete trials at least, and there are 9" in page
     assert 'id="pareto-parameters"' in page
@@ -219,7 +219,7 @@ def test_a_training_that_goes_on_is_shown_as_far_as_it_is(finished: Run, tmp_pat
     run.folder.training.metrics.parent.mkdir()
     lines = finished.folder.training.metrics.read_text().splitlines(keepends=True)
     run.folder.training.metrics.write_text("".join(lines[:12]) + lines[12][:20])
-    with pytest.warns(NaspipeWarning, match="line 13 was broken off while it was written"):
+    with pytest.warns(NaspipeWarning, match="line 13 is incomplete, since its writing was interrupted"):
         page = run.report().read_text()
     assert "12 of 30 subnets trained" in page
     assert "not finished, 12 of 30" in page

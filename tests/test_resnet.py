@@ -247,7 +247,7 @@ def test_a_malformed_text_is_refused(text: str, message: str) -> None:
         ({"blocks": 2}, "levels must be at most the number of blocks, but there are 3 levels and 2 blocks"),
         ({"width": 6}, "width must be a multiple of 4, since bottlenecks divide it, but is 6"),
         ({"candidates": 61}, "candidates must be at most 60, but is 61"),
-        ({"candidates": ["identity"]}, "must name one with parameters at least"),
+        ({"candidates": ["identity"]}, "must name at least one with parameters"),
         ({"candidates": ["basic_k3", "basic_k3"]}, "options of decision 'block0' must differ"),
         ({"candidates": ["bottleneck_k3_e8"], "width": 12}, "'bottleneck_k3_e8' does not divide 12"),
     ],

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 import naspipe
-from naspipe import Run, Splits
+from naspipe import Run, Splits, Supernet
 from naspipe.errors import ConfigError, InputError, RunError, RunFolderError, SearchError, TrainingError
 from naspipe.files import digest_tensors, read_lines
+from naspipe.preflight.run_check import check_run
 from naspipe.search.evaluation import Evaluator
 from naspipe.supernet import Block
 from naspipe.training.progress import Progress
@@ -290,3 +292,54 @@ def test_the_report_is_one_page_that_needs_nothing_else(finished: Run) -> None:
     for name in ("training", "options", "search-accuracy", "architecture"):
         assert f'id="{name}"' in page
     assert finished.components.space.format(finished.best_architecture()) in page
+
+
+class BegunError(Exception):
+    """Ends what begins."""
+
+
+def test_a_training_in_processes_of_its_own_holds_no_supernet_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[weakref.ref[Supernet]] = []
+
+    def check(*arguments: Any) -> Supernet:
+        supernet = check_run(*arguments)
+        checked.append(weakref.ref(supernet))
+        return supernet
+
+    def begin(*_: Any) -> None:
+        assert checked[0]() is None
+        raise BegunError
+
+    monkeypatch.setattr("naspipe.runs.run.check_run", check)
+    monkeypatch.setattr("naspipe.training.distributed.processes.train_in_processes", begin)
+    run = Run.create({**TINY, "executor": {"name": "csp", "stages": 2, "transport": "distributed"}}, tmp_path / "run")
+    with pytest.raises(BegunError):
+        run.train()
+
+
+def test_phases_share_the_trained_supernet_and_let_it_go_when_nothing_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {**TINY, "retrain": {**TINY["retrain"], "processes": 2, "init": "finetune"}}
+    run = Run.create(config, tmp_path / "run").train().search()
+    shared = weakref.ref(run.shared_supernet())
+    assert run.shared_supernet() is shared()
+    assert run.supernet() is not shared()
+
+    def begin(*_: Any) -> None:
+        assert shared() is None
+        raise BegunError
+
+    monkeypatch.setattr("naspipe.runs.retrain_processes.retrain_in_processes", begin)
+    with pytest.raises(BegunError):
+        run.retrain()
+
+
+def test_the_settings_of_a_training_name_its_contract(tmp_path: Path) -> None:
+    for name, contract in (("csp", "sequential"), ("pipedream", "stale(1)")):
+        executor = {"name": name, "stages": 2}
+        training = {"subnets": 4, "batch_size": 10}
+        run = Run.create({**TINY, "training": training, "executor": executor}, tmp_path / name).train()
+        assert json.loads(run.folder.training.settings.read_text())["contract"] == contract

@@ -111,7 +111,7 @@ def test_a_space_that_is_not_well_formed_says_why(decisions: list[Decision], mes
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [((), "at least one option"), ((1, True), "True equals 1"), (({},), "give it a name|Give it a name")],
+    [((), "at least one option"), ((1, True), "True equals 1"), (({},), "give it a name|Make its name the option")],
 )
 def test_options_must_be_distinct_plain_values(values: tuple[Option, ...], message: str) -> None:
     with pytest.raises(SpaceError, match=message):
@@ -150,5 +150,5 @@ def test_a_rule_that_nothing_satisfies_ends_with_an_error() -> None:
 
 
 def test_a_missing_decision_is_named_when_it_is_read() -> None:
-    with pytest.raises(ArchitectureError, match="makes no decision 'b'. It decides a"):
+    with pytest.raises(ArchitectureError, match="has no decision 'b'. It has a"):
         Architecture({"a": 1})["b"]

@@ -1,7 +1,7 @@
 """NASPipe: neural architecture search with reproducible, pipeline-parallel supernet training.
 
-The names below are all that is public. They are imported when first used, so that
-``import naspipe`` itself is quick and does not need torch.
+The names below are the public interface. Each is imported when it is first used, so ``import naspipe`` itself is quick
+and does not need torch.
 """
 
 from __future__ import annotations

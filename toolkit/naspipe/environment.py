@@ -1,4 +1,4 @@
-"""What a run was computed with: versions, threads, CPU capability, devices."""
+"""The environment of a run: versions, threads, CPU capability, devices, and the processes of torchrun."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PACKAGES = (
 )
 
 OPTIONAL = ("tokenizers", "pysword", "sacrebleu")
-"""Packages of extras that may change a result: named where they are installed."""
+"""Packages of extras that may change a result: listed only if they are installed."""
 
 
 def package_versions() -> dict[str, str | None]:
-    """Return the versions of the packages that matter; None for what is needed and not installed."""
+    """Return the versions of the packages that may change a result; None for a required one that is not installed."""
     versions: dict[str, str | None] = {}
     for name in (*PACKAGES, *OPTIONAL):
         try:
@@ -35,11 +35,11 @@ def package_versions() -> dict[str, str | None]:
 
 
 def describe_environment(seed: int | None = None, threads: int | None = None) -> dict[str, Any]:
-    """Return what is saved with a run.
+    """Return the content of ``environment.json``.
 
     Args:
         seed: The run's seed.
-        threads: Threads of torch that the run uses, or None: those torch has now.
+        threads: Threads of torch in the run, or None: as many as torch uses now.
     """
     import torch
 
@@ -52,7 +52,7 @@ def describe_environment(seed: int | None = None, threads: int | None = None) ->
         "cpu": {
             "machine": platform.machine(),
             "cores": os.cpu_count(),
-            # Kernels for AVX2 and AVX-512 give other bits in convolution and linear layers.
+            # Convolutions and linear layers give different bits with AVX2 and AVX-512.
             "capability": torch.backends.cpu.get_cpu_capability(),
         },
         "threads": torch.get_num_threads() if threads is None else threads,
@@ -63,12 +63,12 @@ def describe_environment(seed: int | None = None, threads: int | None = None) ->
 
 
 def torchrun_processes() -> int:
-    """Return how many processes torchrun has started, this one among them; 0 if it has not started this one."""
+    """Return the number of processes that torchrun started, this one included; 0 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
 
 def is_follower() -> bool:
-    """Tell whether torchrun has started this process to train a stage for the process of rank 0."""
+    """Tell whether torchrun started this process, and its rank is not 0."""
     return torchrun_processes() > 0 and os.environ["RANK"] != "0"
 
 

@@ -1,8 +1,7 @@
-"""The errors a user can meet, all children of ``NaspipeError``.
+"""The errors that a user can meet, all children of ``NaspipeError``.
 
-Two families decide the exit code of the command line: ``InputError`` (what was given is wrong,
-nothing was started, exit code 2) and ``RunError`` (a job failed while running, exit code 1; 143 if it was
-stopped by SIGTERM).
+Two families decide the exit code of the command line. ``InputError``: the input is wrong, and nothing was started (exit
+code 2). ``RunError``: a job failed while running (exit code 1, or 143 if SIGTERM stopped it).
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ class NaspipeError(Exception):
 
 
 class InputError(NaspipeError):
-    """What was given cannot be used; nothing has been started or written."""
+    """The input cannot be used; nothing was started or written."""
 
     exit_code = 2
 
 
 class PluginError(InputError):
-    """A plug-in is unknown, ambiguous, of the wrong kind, or cannot be imported."""
+    """A plug-in is unknown, ambiguous or of the wrong kind, or it cannot be imported."""
 
 
 class SpaceError(InputError):
-    """A search space is not well formed, or nothing in it satisfies its validity rule."""
+    """A search space is malformed, or its validity rule admits no architecture."""
 
 
 class ArchitectureError(InputError):
@@ -40,17 +39,17 @@ class TaskError(InputError):
 
 
 class RunFolderError(InputError):
-    """A run folder exists already, is missing, or is not in the phase that was asked for."""
+    """A run folder exists already, is missing or damaged, or is not in the required phase."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a configuration.
+    """One fault of a configuration.
 
     Attributes:
         path: Dotted path of the key, for example ``training.optimizer.lr``.
         message: What must hold, what was given, and what is available.
-        origin: File and line, or the override, that gave the value; empty if none did.
+        origin: File and line, or the override, that gave the value; empty for a default.
     """
 
     path: str
@@ -63,7 +62,7 @@ class Problem:
 
 
 class ConfigError(InputError):
-    """A configuration is wrong; ``problems`` lists everything that is, not only the first."""
+    """A configuration is wrong; ``problems`` lists all of its faults."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -73,11 +72,11 @@ class ConfigError(InputError):
 
 
 class RunError(NaspipeError):
-    """A job failed while running; what it had computed before is kept."""
+    """A job failed while running; its earlier results are kept."""
 
 
 class TrainingError(RunError):
-    """Supernet training or retraining cannot go on."""
+    """Supernet training or retraining failed."""
 
 
 class SearchError(RunError):
@@ -85,10 +84,10 @@ class SearchError(RunError):
 
 
 class StoppedError(RunError):
-    """A phase was asked to stop; what it goes on from has been written."""
+    """A phase stopped on request; it has written all that it resumes from."""
 
     exit_code = 143
 
 
 class NaspipeWarning(UserWarning):
-    """Something works, but perhaps not as meant."""
+    """Something works, but perhaps not as intended."""

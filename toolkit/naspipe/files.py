@@ -1,4 +1,4 @@
-"""Files of a run: whole or not at all, and read back strictly."""
+"""Files of a run: written whole or not at all, and read strictly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses while a file is written into an error that names the file.
+    """Turn an error of the operating system, raised while a file is written, into one that names the file.
 
     Raises:
         RunError: The file cannot be written.
@@ -38,19 +38,19 @@ def writing(path: Path) -> Iterator[None]:
         raise RunError(
             f"{path} cannot be written: {error.strerror or error}. What was written before is kept. "
             "Free some space, or let the folder be written to."
-        ) from None  # The reason is all there is to it: no traceback helps.
+        ) from None  # The message says everything; a traceback would not help.
 
 
 @contextmanager
 def reading(place: str, advice: str) -> Iterator[None]:
-    """Turn what is wrong with a file into an error that names it and says what to do.
+    """Turn an error raised while a file is read into one that names the file and says what to do.
 
     Args:
         place: The file, and the line if it has lines.
-        advice: What to do about a damaged one, as a sentence.
+        advice: What to do about a damaged file, as a sentence.
 
     Raises:
-        RunFolderError: It is missing, no UTF-8, no JSON, or not what it should be.
+        RunFolderError: The file is missing, or is not UTF-8, not JSON, or not of the expected shape.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, json.JSONDecodeError):
-        return f"it is no JSON, {error}"
+        return f"it is not JSON, {error}"
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         return " ".join([*map(str, first["loc"]), fault_of(first)])
@@ -73,14 +73,14 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the path of a file to write, which is renamed into place once it is finished, and removed if it is not.
+    """Yield the path of a temporary file: it replaces ``path`` when the context ends, or is removed after an error.
 
     Raises:
-        RunError: It cannot be written.
+        RunError: The file cannot be written.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The suffix stays: some writers insist on it.
+        # The suffix stays, since some writers require it.
         temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
         try:
             yield temporary
@@ -90,7 +90,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file by renaming a finished one into place.
+    """Write a file, whole or not at all.
 
     Raises:
         RunError: It cannot be written.
@@ -100,7 +100,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of UTF-8 by renaming a finished one into place.
+    """Write a UTF-8 file, whole or not at all.
 
     Raises:
         RunError: It cannot be written.
@@ -109,7 +109,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file by renaming a finished copy into place.
+    """Copy a file, whole or not at all.
 
     Raises:
         RunError: It cannot be written.
@@ -119,7 +119,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table with a header, by renaming a finished file into place.
+    """Write a CSV table with a header, whole or not at all.
 
     Raises:
         RunError: It cannot be written.
@@ -132,7 +132,11 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, An
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON by renaming a finished file into place; numbers must be finite."""
+    """Write a JSON file, whole or not at all; its numbers must be finite.
+
+    Raises:
+        RunError: It cannot be written.
+    """
     write_text(path, json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
@@ -141,21 +145,21 @@ def read_json(path: Path, read: Callable[[Any], Any] = lambda data: data, advice
 
     Args:
         path: The file.
-        read: Makes of its content what is returned; raises ValueError or InputError if it cannot.
+        read: Turns the content into the result; raises ValueError or InputError if the content is wrong.
         advice: What to do about a damaged file, as a sentence.
 
     Raises:
-        RunFolderError: It is missing, or damaged.
+        RunFolderError: It is missing or damaged.
     """
     with reading(str(path), advice):
         return read(json.loads(path.read_bytes().decode("utf-8")))
 
 
 def keep_lines(path: Path, count: int) -> None:
-    """Cut a file of JSON lines off after so many, by renaming a finished file into place.
+    """Keep only the first ``count`` lines of a file of JSON lines; it is replaced whole.
 
     Raises:
-        RunFolderError: It has fewer.
+        RunFolderError: It has fewer lines.
         RunError: It cannot be written.
     """
     if not path.exists() and not count:
@@ -172,7 +176,7 @@ def keep_lines(path: Path, count: int) -> None:
 
 
 def sort_lines(path: Path, key: str) -> None:
-    """Bring a file of JSON lines into the order of a key, by renaming a finished file into place.
+    """Sort a file of JSON lines by a key; it is replaced whole.
 
     Raises:
         RunError: It cannot be written.
@@ -184,14 +188,14 @@ def sort_lines(path: Path, key: str) -> None:
 
 
 def _too_short(path: Path, count: int, found: int) -> str:
-    return f"{path} must have {count:,} lines to go on from, but has {found:,}. Put back what was deleted."
+    return f"{path} must have {count:,} lines to resume from, but has {found:,}. Restore the deleted lines."
 
 
 class JsonLines:
-    """Appends JSON objects to a file, one a line, each flushed at once."""
+    """Appends JSON objects to a file, one on each line; each is flushed at once."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, making its folder; a last line that was broken off is cut off.
+        """Open the file, and make its folder if needed; an incomplete last line is removed.
 
         Raises:
             RunError: It cannot be written.
@@ -213,7 +217,7 @@ class JsonLines:
             self._file.flush()
 
     def sync(self) -> None:
-        """Have the system write what was appended to the disk.
+        """Let the system write all appended lines to the disk.
 
         Raises:
             RunError: It cannot be written.
@@ -235,7 +239,7 @@ class JsonLines:
 
 
 def mend_lines(path: Path) -> None:
-    """Let a file of JSON lines end with a whole line: a last one that was broken off is cut off."""
+    """Let a file of JSON lines end with a whole line: an incomplete last one is removed."""
     body = path.read_bytes().rstrip(b"\n") if path.exists() else b""
     if not body:
         return
@@ -258,11 +262,11 @@ def _is_json(line: bytes) -> bool:
 def read_lines(path: Path, read: Callable[[Any], Any] = lambda data: data, advice: str = "") -> Iterator[Any]:
     """Yield the objects of a file of JSON lines; nothing if there is no file.
 
-    A last line that is no JSON was broken off while it was written: it is left out, with a warning.
+    A last line that is not JSON was interrupted while it was written: it is left out, with a warning.
 
     Args:
         path: The file.
-        read: Makes of an object what is yielded; raises ValueError or InputError if it cannot.
+        read: Turns an object into the yielded value; raises ValueError or InputError if the object is wrong.
         advice: What to do about a damaged line, as a sentence.
 
     Raises:
@@ -275,7 +279,7 @@ def read_lines(path: Path, read: Callable[[Any], Any] = lambda data: data, advic
             if not line.strip():
                 continue
             if not _is_json(line) and not file.peek(1):
-                message = f"{path}, line {number} was broken off while it was written, and is left out."
+                message = f"{path}, line {number} is incomplete, since its writing was interrupted. It is left out."
                 warnings.warn(message, NaspipeWarning, stacklevel=2)
                 return
             with reading(f"{path}, line {number}", advice):
@@ -284,7 +288,7 @@ def read_lines(path: Path, read: Callable[[Any], Any] = lambda data: data, advic
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors as safetensors by renaming a finished file into place.
+    """Write tensors as safetensors, whole or not at all.
 
     Tensors that share memory, as those of a module that is used in two places, are written once for each name.
 
@@ -324,7 +328,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of tensors: equal digests mean equal names, types, shapes and bits."""
+    """Return the SHA-256 of tensors: equal digests mean equal names, dtypes, shapes and bits."""
     import torch
 
     digest = hashlib.sha256()

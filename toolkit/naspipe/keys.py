@@ -1,7 +1,6 @@
-"""Keyed randomness: every random draw is named by integers and texts, not by what was drawn before.
+"""Keyed randomness: integers and texts name every random draw, and earlier draws do not matter.
 
-A draw that is keyed by (seed, purpose, index, ...) is the same in whatever order, on whatever device
-and after whatever interruption it happens.
+A draw that is keyed by (seed, purpose, index, ...) is the same in any order, on any device, and after any interruption.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ def derive_key(seed: int, *parts: int | str) -> int:
 
     Args:
         seed: The run's seed.
-        parts: What the draw is for, for example ``"train", subnet, microbatch, block``.
+        parts: The purpose of the draw, for example ``"train", subnet, microbatch, block``.
 
     Returns:
-        An integer in [0, 2**63), equally likely for any input; the same on every platform.
+        An integer in [0, 2**63), uniform over the possible inputs; the same on every platform.
     """
     text = repr((seed, *parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def keyed_random(seed: int, *parts: int | str) -> random.Random:
-    """Return a fresh Mersenne Twister for one named draw.
+    """Return a new Mersenne Twister for one named draw.
 
-    Only ``random()`` of the returned generator has a stream that Python promises to keep; use
-    ``draw_index`` and ``draw_permutation`` for integers and orders.
+    Python promises to keep the stream of its method ``random()`` only. Use ``draw_index`` and ``draw_permutation`` for
+    integers and orders.
     """
     return random.Random(derive_key(seed, *parts))
 
@@ -39,7 +38,7 @@ def draw_index(generator: random.Random, count: int) -> int:
 
 
 def draw_permutation(generator: random.Random, count: int) -> list[int]:
-    """Draw an order of range(count) by Fisher and Yates' shuffle (Durstenfeld, 1964)."""
+    """Draw a permutation of range(count) by Fisher and Yates' shuffle (Durstenfeld, 1964)."""
     order = list(range(count))
     for last in range(count - 1, 0, -1):
         other = draw_index(generator, last + 1)

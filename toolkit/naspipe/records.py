@@ -1,4 +1,4 @@
-"""What the files of a run hold: their shapes, checked when they are read back."""
+"""The content of a run's files: its shapes, checked when a file is read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, FiniteFloat, RootModel
 
 Direction = Literal["maximize", "minimize"]
-"""Which way a metric is better."""
+"""Whether a larger or a smaller value of a metric is better."""
 
 Numbers = dict[str, int | FiniteFloat]
 
 
 class Record(BaseModel):
-    """One JSON object: a file, or a line of one."""
+    """One JSON object: a file, or a line of a file."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -32,7 +32,7 @@ class SubnetLine(Record):
 
 
 class ExportDescription(Record):
-    """What of the description of an exported model is needed to load it."""
+    """The keys of an exported model's description that loading it needs."""
 
     format: Literal["state_dict", "torch.export"]
     file: str
@@ -58,7 +58,7 @@ class TimingLine(Record):
 
 
 class BestTrial(TrialLine):
-    """``best/architecture.json``: the winning trial, and why the search ended early, if it did."""
+    """``best/architecture.json``: the best trial, and a note if the search ended before its budget was spent."""
 
     note: str = ""
 
@@ -72,7 +72,7 @@ class EpochLine(Record):
 
 
 class RowScores(Record):
-    """``metrics.json`` of a row of the retraining: what was trained from what, and its scores."""
+    """``metrics.json`` of a row of the retraining table: architecture, start, seed and metrics."""
 
     text: str
     trial: int
@@ -85,13 +85,13 @@ class RowScores(Record):
 
 
 class BestScores(RowScores):
-    """``best/metrics.json``: the row that won, and the validation metric that decided, if one did."""
+    """``best/metrics.json``: the best row, and the validation metric that decided; None if there was one row only."""
 
     chosen_by: str | None
 
 
 class ScoreLine(Record):
-    """A line of ``rank_check/scores.jsonl``: an architecture with a supernet's weights."""
+    """A line of ``rank_check/scores.jsonl``: an architecture's metrics with a supernet's weights."""
 
     supernet: Literal["trained", "untrained"]
     text: str
@@ -101,7 +101,7 @@ class ScoreLine(Record):
 
 
 class TruthLine(Record):
-    """A line of ``rank_check/truths-AGAINST.jsonl``: an architecture's true value, by one training if it takes one."""
+    """A line of ``rank_check/truths-AGAINST.jsonl``: an architecture's true value, by a training or from a table."""
 
     seed: int
     text: str
@@ -111,7 +111,7 @@ class TruthLine(Record):
 
 
 class RankedLine(Record):
-    """An architecture of a rank check: its place by the supernet among the pool, 1 the best, and its truth."""
+    """An architecture of a rank check: its rank in the pool by the supernet (1 is the best), and its true values."""
 
     rank: int
     text: str
@@ -125,7 +125,7 @@ class RankedLine(Record):
 
 
 class Correlation(Record):
-    """A rank correlation with its 95 % interval: +1 is the order of the truth; all null where nothing is ranked."""
+    """A rank correlation with its 95 % interval: +1 is the true order; all null where there is nothing to rank."""
 
     value: FiniteFloat | None
     low: FiniteFloat | None
@@ -133,7 +133,7 @@ class Correlation(Record):
 
 
 class Gain(Record):
-    """In how many pairs the trained supernet scores better than the untrained one and worse, and a sign test."""
+    """How many architectures the trained supernet scores better or worse than the untrained one; a sign test."""
 
     better: int
     worse: int
@@ -141,7 +141,7 @@ class Gain(Record):
 
 
 class RankRecord(Record):
-    """``rank_check/AGAINST.json``: what came of a rank check."""
+    """``rank_check/AGAINST.json``: the result of a rank check."""
 
     against: str
     score: str

@@ -1,7 +1,7 @@
-"""The registry of plug-ins: by decorator, by entry point, or by reference.
+"""The registry of plug-ins, which are found by decorator, by entry point, or by reference.
 
-A plug-in is a class of one of six kinds. It is imported only when it is asked for, so one that
-fails to import disturbs no other.
+A plug-in is a class of one of six kinds. It is imported only when it is used, so one that fails to import disturbs no
+other.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Plugin:
 
     Attributes:
         kind: ``space``, ``sampler``, ``strategy``, ``executor``, ``task`` or ``objective``.
-        name: The name a configuration uses.
-        origin: Where it comes from, for people.
-        load: Imports it and returns its class, or raises what its import raises.
+        name: Its name in configurations.
+        origin: Its class and distribution or file, for messages.
+        load: Imports it and returns its class; raises any error of the import.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Registry:
 
         Args:
             kind: ``space``, ``sampler``, ``strategy``, ``executor``, ``task`` or ``objective``.
-            base: ``module:Class`` that its plug-ins must be subclasses of; imported on use.
+            base: ``module:Class``, the base class of its plug-ins; imported when it is used.
         """
         self.kind = kind
         self.group = "naspipe.strategies" if kind == "strategy" else f"naspipe.{kind}s"
@@ -62,7 +62,7 @@ class Registry:
 
     @property
     def base(self) -> type:
-        """The class that every plug-in of this kind is a subclass of."""
+        """The base class of all plug-ins of this kind."""
         module, _, name = self._base_reference.partition(":")
         base: type = getattr(importlib.import_module(module), name)
         return base
@@ -76,8 +76,8 @@ class Registry:
         """Return a class decorator that registers a plug-in under ``name``.
 
         Raises:
-            PluginError: The name is taken, or the class is not one of this kind. Running the same
-                definition again, as notebooks do, replaces it.
+            PluginError: The name is taken, or the class is not of this kind. The same definition, run again as in
+                a notebook, replaces the first.
         """
 
         def decorate(cls: Class) -> Class:
@@ -92,7 +92,7 @@ class Registry:
         return decorate
 
     def plugins(self) -> list[Plugin]:
-        """Return all known plug-ins by name; nothing is imported."""
+        """Return all known plug-ins, sorted by name; nothing is imported."""
         known = [*self._decorated.values(), *_entry_points(self.kind, self.group)]
         return sorted(known, key=lambda plugin: (plugin.name, plugin.origin))
 
@@ -104,15 +104,15 @@ class Registry:
         return [plugin for plugin in self.plugins() if plugin.name == name]
 
     def find(self, name: str) -> Plugin:
-        """Return a plug-in by its registered name, not imported yet.
+        """Return a plug-in by its registered name, without importing it.
 
         Raises:
-            PluginError: It is unknown (the nearest names are listed), or two have this name.
+            PluginError: The name is unknown, or two plug-ins have it.
         """
         found = self._known(name)
         if not found and name.endswith(".py"):
             raise PluginError(
-                f"a {self.kind} in a file is named by file and class, but got {name!r}. "
+                f"a {self.kind} in a file must be named by file and class, but got {name!r}. "
                 f"Write {name}:Class, with the name of the class."
             )
         if not found:
@@ -132,7 +132,7 @@ class Registry:
                 ``package.module:Class``.
 
         Raises:
-            PluginError: It is unknown, fails to import (with its own traceback), or is of another kind.
+            PluginError: It is unknown or of another kind, or fails to import (the message has the traceback).
         """
         load: Callable[[], object]
         load = self.find(name).load if ":" not in name else lambda: load_reference(name, self.base)
@@ -141,15 +141,15 @@ class Registry:
         return self._check_class(loaded, name)
 
     def require_elsewhere(self, name: str, reason: str, remedy: str) -> None:
-        """Raise an error if other processes cannot find a plug-in: it came by a decorator, or from a session.
+        """Raise an error if other processes cannot find a plug-in: it was registered by a decorator, or in a session.
 
         Args:
-            name: Of the plug-in.
-            reason: What starts other processes.
-            remedy: What else to do than to name the class by its file.
+            name: Name or reference of the plug-in.
+            reason: The setting that starts other processes.
+            remedy: An alternative to naming the class by its file.
 
         Raises:
-            InputError: They cannot.
+            InputError: Other processes cannot find it.
         """
         cls = self.get(name)
         if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__ or name in self._decorated:
@@ -194,7 +194,7 @@ def _entry_points(kind: str, group: str) -> list[Plugin]:
 
 @functools.cache
 def _scan(kind: str, group: str, path: tuple[str, ...]) -> list[Plugin]:
-    # Reading what is installed takes milliseconds, and a run asks dozens of times.
+    # Reading the entry points takes milliseconds, and a run does so dozens of times.
     plugins = []
     for entry in importlib.metadata.entry_points(group=group):
         distribution = entry.dist.name if entry.dist is not None else "unknown distribution"
@@ -204,10 +204,10 @@ def _scan(kind: str, group: str, path: tuple[str, ...]) -> list[Plugin]:
 
 @contextmanager
 def importing(what: str) -> Iterator[None]:
-    """Turn what an import raises into a ``PluginError``.
+    """Turn any error of an import into a ``PluginError``.
 
     Args:
-        what: What is imported, for example ``space 'mine'``.
+        what: The plug-in that is imported, for example ``space 'mine'``.
     """
     try:
         yield
@@ -221,14 +221,14 @@ def importing(what: str) -> Iterator[None]:
 
 
 def load_reference(reference: str, base: type) -> object:
-    """Import what a reference names.
+    """Import a class by its reference.
 
     Args:
         reference: ``path/to/file.py:Class`` (relative to the working directory) or ``package.module:Class``.
-        base: Whose subclasses an error lists.
+        base: The expected base class; an error lists its subclasses.
 
     Raises:
-        PluginError: There is no such file, or nothing of this name in it.
+        PluginError: There is no such file, or it has nothing of this name.
     """
     place, _, attribute = reference.rpartition(":")
     module = load_file(Path(place)) if is_file_reference(reference) else importlib.import_module(place)
@@ -248,14 +248,14 @@ def is_file_reference(name: str) -> bool:
 def load_file(path: Path) -> ModuleType:
     """Import a Python file once per process, under a name of its own.
 
-    While it is imported, it may import other files of its folder, as a script may.
+    It may import other files of its folder, as a script may.
 
     Raises:
-        PluginError: There is no such file, or another module has the name of a neighbour it imports.
+        PluginError: There is no such file, or it imports a file of its folder whose name another module already has.
     """
     path = path.resolve()
     if not path.is_file():
-        raise PluginError(f"a plug-in's file must exist, but there is no {path}.")
+        raise PluginError(f"the file of a plug-in must exist, but there is no {path}.")
     digest = hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()
     name = f"naspipe_file_{path.stem}_{digest}"
     if name in sys.modules:
@@ -278,11 +278,11 @@ def load_file(path: Path) -> ModuleType:
 
 
 def _refuse_hidden_neighbours(path: Path) -> None:
-    """Raise an error if a plug-in would import a module of the same name from elsewhere."""
+    """Raise an error if a plug-in imports a file of its folder, but another module of this name is already imported."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        return  # Importing the file says it better.
+        return  # The import itself gives the better message.
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -293,8 +293,8 @@ def _refuse_hidden_neighbours(path: Path) -> None:
             loaded = getattr(sys.modules.get(root), "__file__", None)
             if neighbour.is_file() and loaded is not None and Path(loaded).resolve() != neighbour:
                 raise PluginError(
-                    f"{path.name} imports {root!r}, which is {neighbour}, but a module of this name has been "
-                    f"imported from {loaded} already. Rename {neighbour.name}."
+                    f"{path.name} imports {root!r}, which is {neighbour}, but a module of this name was already "
+                    f"imported from {loaded}. Rename {neighbour.name}."
                 )
 
 
@@ -310,7 +310,7 @@ REGISTRIES = (spaces, samplers, strategies, executors, tasks, objectives)
 
 
 def registries_of(name: str) -> list[Registry]:
-    """Return the registries that know a plug-in by its name, or the one whose kind a reference's class is of.
+    """Return the registries that have a plug-in of this name, or the registry for the class of a reference.
 
     Raises:
         PluginError: There is none, or the reference fails to import.
@@ -318,7 +318,7 @@ def registries_of(name: str) -> list[Registry]:
     if ":" not in name:
         owners = [registry for registry in REGISTRIES if name in registry.names()]
         if not owners and name.endswith(".py"):
-            raise PluginError(f"a plug-in in a file is named by file and class, as in {name}:Class.")
+            raise PluginError(f"a plug-in in a file must be named by file and class, as in {name}:Class.")
         if not owners:
             known = sorted({known for registry in REGISTRIES for known in registry.names()})
             raise PluginError(f"there is no plug-in {name!r}.{nearest(name, known)} Known: {listing(known)}.")
@@ -331,17 +331,17 @@ def registries_of(name: str) -> list[Registry]:
                 continue
             raise
         return [registry]
-    raise PluginError(f"{name} is no plug-in: its class must be a subclass of one of {_bases()}.")
+    raise PluginError(f"{name} is not a plug-in: its class must be a subclass of one of {_bases()}.")
 
 
 def registry_of(cls: type) -> Registry:
-    """Return the registry of a class's kind.
+    """Return the registry for a plug-in's class.
 
     Raises:
-        PluginError: It is no plug-in.
+        PluginError: The class is not a plug-in.
     """
     for registry in REGISTRIES:
-        # What nobody has imported has no subclasses; so a sampler can be looked up without torch.
+        # A base class that is not imported has no subclasses. So a sampler is found without importing torch.
         if isinstance(cls, type) and registry.is_imported and issubclass(cls, registry.base):
             return registry
     raise PluginError(f"a plug-in must be a subclass of one of {_bases()}, but {cls!r} is none.")

@@ -1,4 +1,4 @@
-"""Calls into plug-ins: what they raise becomes an error that names what was called."""
+"""Calls of plug-ins: their errors become errors that name the call."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from types import TracebackType
 
 from naspipe.errors import NaspipeError, RunError
 
-# Whose frames say nothing about a plug-in's fault, if they come before the plug-in's own.
+# Packages whose frames are left out of a traceback where they come before the plug-in's own.
 _OURS = {"naspipe", "typer", "click", "importlib", "contextlib", "functools", "torch", "pydantic"}
 
 
 @contextmanager
 def calling(what: str, failure: type[NaspipeError]) -> Iterator[None]:
-    """Turn what a plug-in raises into ``failure``.
+    """Turn any error of a plug-in into ``failure``.
 
-    An error of bad input carries the plug-in's traceback in its text. That of a failed run names only the
-    exception: it is the cause, and whoever shows the error shows it too, from the plug-in's first frame on.
+    An ``InputError`` has the plug-in's traceback in its text. A ``RunError`` names only the exception; the traceback of
+    its cause begins with the plug-in's first frame.
 
     Args:
-        what: What is called, for example ``MyTask.loss``.
-        failure: The error to raise; one that is of this type already passes.
+        what: The call, for example ``MyTask.loss``.
+        failure: The type of the error to raise; an error of this type passes unchanged.
     """
     try:
         yield
@@ -47,7 +47,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def user_place(error: BaseException) -> str:
-    """Return file and line of a plug-in's last frame, as the beginning of a sentence; or an empty text."""
+    """Return file and line of a plug-in's last frame as the beginning of a sentence, or an empty text."""
     frames = [
         frame for frame in traceback.extract_tb(_users(error.__traceback__)) if not frame.filename.startswith("<frozen")
     ]

@@ -1,4 +1,4 @@
-"""Words of error messages: the nearest known word, lists, and what pydantic found wrong."""
+"""Wording of error messages: the nearest known words, lists, and pydantic's findings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NOUNS = {
 
 
 def fault_of(detail: Mapping[str, Any], example: str = "") -> str:
-    """Return what must hold and what was given, as a part of a sentence.
+    """Return what must hold and what was given, to complete a sentence.
 
     Args:
         detail: One of the errors of a ``ValidationError``.
-        example: What a right value looks like, or an empty text.
+        example: A correct value, or an empty text.
     """
     kind = detail["type"]
     text = _NOUNS.get(kind, str(detail["msg"]).removeprefix("Value error, ").replace("Input should be", "must be"))
@@ -32,7 +32,7 @@ def fault_of(detail: Mapping[str, Any], example: str = "") -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known words nearest to ``word``, or an empty text."""
-    # Whoever writes sgd means SGD.
+    # A word that differs in case only is the only suggestion.
     folded = {other.casefold(): other for other in known}
     same = word.casefold() in folded
     close = difflib.get_close_matches(word.casefold(), folded, n=1 if same else 2, cutoff=0.6)

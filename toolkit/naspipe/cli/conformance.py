@@ -10,8 +10,7 @@ from typing import Any
 
 import typer
 
-from naspipe.config.plugin_text import parse_plugin_text
-from naspipe.config.source import Source, apply_overrides
+from naspipe.config.source import Source, apply_overrides, parse_plugin_text
 from naspipe.errors import ConfigError, InputError, NaspipeWarning
 from naspipe.registry import registries_of
 from naspipe.testing.check import Result

@@ -13,8 +13,8 @@ from rich.text import Text
 from naspipe.cli.output import say
 from naspipe.errors import NaspipeWarning, RunFolderError
 from naspipe.report.records import read_trials
-from naspipe.search.conditions import metrics_of, parse_conditions, satisfying
-from naspipe.search.selection import KNEE, best_trials, pick_trials
+from naspipe.search.conditions import parse_conditions
+from naspipe.search.selection import KNEE, best_trials, metrics_of, pick_trials, satisfying
 from naspipe.search.trial import Trial, complete_trials
 
 if TYPE_CHECKING:

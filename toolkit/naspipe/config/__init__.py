@@ -1,3 +1,3 @@
-"""The configuration of a run: its typed schema, YAML with positions, and how both are matched."""
+"""The configuration of a run: its typed schema, YAML with positions, and the check of one against the other."""
 
 from naspipe.config.schema import RunConfig as RunConfig

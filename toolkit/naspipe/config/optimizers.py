@@ -1,4 +1,4 @@
-"""torch.optim by name: which optimizers a configuration may name, and their arguments."""
+"""Optimizers of torch.optim by name, and the arguments that a configuration may give."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from naspipe.errors import PluginError
 from naspipe.wording import listing, nearest
 
 UNSUPPORTED = {
-    "LBFGS": "it needs the loss again within a step, and there is one gradient of each parameter",
-    "SparseAdam": "it takes sparse gradients only, and those of layers are dense",
+    "LBFGS": "it needs the loss again within a step, but each parameter has one gradient",
+    "SparseAdam": "it takes sparse gradients only, but those of layers are dense",
 }
-"""Why a supernet's layers cannot use an optimizer."""
-# Fused kernels give other bits than the for-loop and foreach forms (which are equal); the other two
-# concern CUDA graphs and differentiating through the optimizer.
+"""Optimizers that a supernet's layers cannot use, and why."""
+# Fused kernels give other bits than the loop and foreach implementations, which are equal. The other two are for CUDA
+# graphs and for differentiation through the optimizer.
 HIDDEN = ("params", "fused", "capturable", "differentiable")
 
 
 def optimizer_class(name: str) -> Any:
-    """Return a torch.optim class by its name.
+    """Return a class of torch.optim by its name.
 
     Raises:
-        PluginError: There is none of this name, or a supernet's layers cannot use it.
+        PluginError: There is no such class, or a supernet's layers cannot use it.
     """
     from torch import optim
 
@@ -48,7 +48,7 @@ def optimizer_parameters(name: str) -> list[Parameter]:
     """Return the arguments that a configuration may give to an optimizer.
 
     Raises:
-        PluginError: There is no such optimizer.
+        PluginError: As for ``optimizer_class``.
     """
     import torch
 
@@ -59,10 +59,10 @@ def optimizer_parameters(name: str) -> list[Parameter]:
 
 
 def try_optimizer(name: str, arguments: Mapping[str, Any]) -> None:
-    """Construct the optimizer once, so that it checks the ranges of its arguments.
+    """Construct an optimizer once, so that it checks the ranges of its arguments.
 
     Raises:
-        ValueError: It refuses them.
+        ValueError: It refuses its arguments.
     """
     import torch
 

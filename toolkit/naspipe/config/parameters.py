@@ -1,4 +1,4 @@
-"""A class's signature as a typed model: how a plug-in's parameters are validated and documented."""
+"""The parameters of a plug-in: read from its constructor, validated by a typed model, and documented."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ REQUIRED = inspect.Parameter.empty
 
 
 class ReferenceMark:
-    """Marks the type of a parameter that names a class, as ``file.py:Class`` or ``package.module:Class``."""
+    """Marks the type of a parameter that refers to a class, as ``file.py:Class`` or ``package.module:Class``."""
 
 
 Reference = Annotated[str, ReferenceMark()]
-"""The type of such a parameter: in a configuration a file is relative to the configuration's own."""
+"""The type of such a parameter; the path of a file is relative to the folder of the configuration."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Parameter:
     """One parameter of a plug-in.
 
     Attributes:
-        name: As a configuration spells it.
+        name: Its key in a configuration.
         annotation: Its type, with pydantic's constraints if it has any.
         default: Its default, or ``REQUIRED``.
-        description: What its class says of it under "Args:", on one line.
+        description: Its text under "Args:" in the docstring of the class or of ``__init__``, on one line.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Parameter:
 
     @property
     def type_text(self) -> str:
-        """The type as people write it."""
+        """The type as text, such as ``int >= 1``."""
         return _type_text(self.annotation)
 
 
@@ -62,11 +62,11 @@ def parameters_of(
     Args:
         cls: A plug-in, or any other class with an annotated ``__init__``.
         skip: Parameters that no configuration may set.
-        adapt: Applied to each annotation, for types that a configuration cannot express.
+        adapt: Changes each annotation, for types that a configuration cannot express.
 
     Raises:
-        PluginError: It takes ``*args`` or ``**kwargs``, so that its parameters cannot be known, or its
-            annotations cannot be resolved.
+        PluginError: It takes ``*args`` or ``**kwargs``, so that its parameters are unknown, or its annotations
+            cannot be resolved.
     """
     if cls.__init__ is object.__init__:  # type: ignore[misc]  # only compared, never called
         return []
@@ -96,7 +96,7 @@ def parameters_model(title: str, parameters: list[Parameter]) -> type[BaseModel]
     Raises:
         PluginError: A parameter has a type that no configuration can give.
     """
-    # Aliases, so that a parameter may be called ``copy`` or ``json`` as methods of pydantic's are.
+    # Aliases allow a parameter the name of a method of pydantic's, such as ``copy`` or ``json``.
     fields: dict[str, Any] = {
         f"field_{parameter.name}": (
             parameter.annotation,
@@ -123,7 +123,7 @@ def arguments_of(model: BaseModel) -> dict[str, Any]:
 
 
 def without_type(annotation: Any, unwanted: type) -> Any:
-    """Return ``annotation`` with ``unwanted`` taken out of its unions, at any depth."""
+    """Return ``annotation`` without the type ``unwanted`` in its unions, at any depth."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         kept = [without_type(argument, unwanted) for argument in arguments if argument is not unwanted]

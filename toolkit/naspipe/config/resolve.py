@@ -1,4 +1,4 @@
-"""From what a user wrote to a complete configuration, with every problem reported at once."""
+"""From a user's YAML to a complete configuration; all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class PluginSlot:
     """A place in the configuration that names a plug-in.
 
     Attributes:
-        key: Path of the section that holds ``name``.
-        registry: Where the name is looked up.
-        nested: Path of its parameters below the section; empty where they stand beside the name.
+        key: Path of the section that has the key ``name``.
+        registry: The registry of the plug-in's kind.
+        nested: Path of its parameters below the section; empty where they are beside the name.
     """
 
     key: tuple[str, ...]
@@ -51,10 +51,10 @@ SLOTS = (SPACE, TASK, SAMPLER, STRATEGY, EXECUTOR)
 
 
 def resolve_file(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, Source]:
-    """Read a YAML file, apply overrides, and return the configuration with all defaults filled in.
+    """Read a YAML file, apply overrides, and return the configuration with all defaults.
 
     Raises:
-        ConfigError: Anything is wrong; it lists everything that is.
+        ConfigError: Something is wrong; it lists all faults.
     """
     source = read_file(Path(path))
     executor = source.get(("executor", "name"))
@@ -64,9 +64,9 @@ def resolve_file(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCo
 
 
 def _drop_options_of_another(source: Source, before: object, overrides: Sequence[str]) -> None:
-    """Drop the options of the executor in the file once an override has named another."""
+    """Drop the options in the file if an override names another executor."""
     after = source.get(("executor", "name"))
-    # Whoever gives options, or the whole section, means those.
+    # Overrides of the options, or of the whole section, are for the new executor.
     own = any(override.startswith(("executor.options", "executor=")) for override in overrides)
     if before is None or after == before or own or not source.get(("executor", "options")):
         return
@@ -79,10 +79,10 @@ def _drop_options_of_another(source: Source, before: object, overrides: Sequence
 
 
 def resolve(source: Source) -> RunConfig:
-    """Return the configuration that a source describes, with all defaults filled in.
+    """Return the configuration that a source describes, with all defaults.
 
     Raises:
-        ConfigError: Anything is wrong; it lists everything that is.
+        ConfigError: Something is wrong; it lists all faults.
     """
     problems = list(source.problems)
     try:
@@ -111,7 +111,7 @@ def resolve(source: Source) -> RunConfig:
         target = result
         for part in key[:-1]:
             target = target[part]
-        # A section with parameters beside its name is replaced, so that no key is left behind.
+        # A section with parameters beside its name is replaced as a whole.
         target[key[-1]] = {**target[key[-1]], **section} if key == EXECUTOR.key else section
     search = result["search"]
     search["objectives"] = [absolute_reference(name, source.directory) for name in search["objectives"]]
@@ -120,7 +120,7 @@ def resolve(source: Source) -> RunConfig:
 
 
 def _section(tree: Mapping[str, Any], key: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return a plug-in's section as given, or its default; None if it has no shape to look into."""
+    """Return a plug-in's section as given, or its default; None if it is malformed."""
     section: Any = tree
     model: type[BaseModel] | None = RunConfig
     for depth, part in enumerate(key):
@@ -188,7 +188,7 @@ def _other_owner(slot: PluginSlot, name: str) -> Callable[[str], str]:
                     parameter.name == key for parameter in parameters_of(slot.registry.get(other))
                 )
             except PluginError:
-                continue  # It is only asked for a hint; whoever names it sees its error.
+                continue  # This plug-in is not used, so its error does not matter here.
             if takes:
                 kind = slot.registry.kind
                 return f" It is a parameter of {kind} {other!r}, but the {kind} here is {name!r}."
@@ -198,7 +198,7 @@ def _other_owner(slot: PluginSlot, name: str) -> Callable[[str], str]:
 
 
 def _left_over(section: Key, source: Source) -> Callable[[str], str]:
-    """Return a hint for a key of the plug-in before an override named another."""
+    """Return a function that gives a hint for a key that belonged to the plug-in before an override."""
 
     def hint(key: str) -> str:
         if not source.is_override((*section, "name")) or source.is_override((*section, key)):
@@ -230,7 +230,7 @@ def _resolve_optimizer(phase: str, given: dict[str, Any], source: Source, proble
 
 
 def construct(known: registry.Registry, name: str, values: Mapping[str, Any]) -> Any:
-    """Return a plug-in of a resolved section.
+    """Construct a plug-in by its name and the parameters of a resolved section.
 
     Raises:
         InputError: It refuses its parameters.
@@ -239,12 +239,12 @@ def construct(known: registry.Registry, name: str, values: Mapping[str, Any]) ->
 
 
 def construct_class(cls: type, title: str, values: Mapping[str, Any]) -> Any:
-    """Return a plug-in of a class and resolved parameters.
+    """Construct a plug-in of a class.
 
     Args:
         cls: The class.
-        title: What messages call it.
-        values: Every parameter.
+        title: Its kind and name, for messages.
+        values: All parameters, resolved.
 
     Raises:
         InputError: It refuses its parameters.
@@ -255,7 +255,7 @@ def construct_class(cls: type, title: str, values: Mapping[str, Any]) -> Any:
     except InputError:
         raise
     except Exception as error:
-        # A refusal says what is wrong; anything else is a fault, and shows where.
+        # A ValueError says what is wrong. Any other error is a fault of the plug-in, so its traceback is shown.
         trace = "" if isinstance(error, ValueError) else f"\n{user_traceback(error)}"
         raise PluginError(f"{title} refuses its parameters: {type(error).__name__}: {error}{trace}") from error
 
@@ -281,7 +281,7 @@ def absolute_reference(name: str, directory: Path) -> str:
 
 
 def _absolute_condition(text: str, directory: Path) -> str:
-    """Return a condition in which a reference to a file is absolute."""
+    """Return a condition with the path of a reference made absolute."""
     name = re.split(r"[<>=]", text, maxsplit=1)[0]
     return f"{absolute_reference(name.strip(), directory)}{text[len(name) :]}"
 
@@ -294,7 +294,7 @@ def _validate(
     problems: list[Problem],
     hint: Callable[[str], str] = lambda key: "",
 ) -> Any:
-    """Validate, adding to ``problems``; return the model, or None if it is not valid."""
+    """Return the validated model; None if the values are wrong, with the faults added to ``problems``."""
     try:
         return model.model_validate_json(json.dumps(values))
     except ValidationError as error:
@@ -306,7 +306,7 @@ def _validate(
 
 
 def _existing(location: Key, values: Any, *, missing: bool) -> Key:
-    """Cut what pydantic adds to a location (the branch of a union) off."""
+    """Return a location without the parts that pydantic adds (the branch of a union)."""
     known: list[str | int] = []
     for part in location:
         if missing and len(known) == len(location) - 1:
@@ -328,7 +328,7 @@ _EXAMPLES: Mapping[Key, str] = {
     ("training", "optimizer"): "{name: SGD, lr: 0.05}",
     ("retrain", "optimizer"): "{name: SGD, lr: 0.05}",
 }
-"""What a section looks like that someone gave as a plain value."""
+"""Correct values of sections, for messages about a section that is a plain value."""
 
 
 def _message(
@@ -371,7 +371,7 @@ def _add(problems: list[Problem], key: Key, message: str, source: Source) -> Non
 
 
 def _in_order(problems: Collection[Problem], source: Source) -> list[Problem]:
-    """Return the problems in the order of the file's lines; those of overrides come last."""
+    """Return the problems in the order of the lines; those of overrides come last."""
 
     def place(problem: Problem) -> tuple[int, int]:
         if problem.origin.startswith(OVERRIDE):

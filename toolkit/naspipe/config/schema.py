@@ -1,8 +1,7 @@
-"""The typed shape of a run's configuration.
+"""The typed schema of a run's configuration.
 
-``space``, ``task``, ``training``, ``sampler``, ``search`` and ``retrain`` hold everything that may
-change a result; ``executor`` says only how the work is laid out. Every default is fixed: none is
-derived from the hardware.
+``space``, ``task``, ``training``, ``sampler``, ``search`` and ``retrain`` hold every setting that may change a result.
+``executor`` only distributes the work. Every default is fixed; none depends on the hardware.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ PositiveInt = Annotated[int, Field(ge=1)]
 NaturalInt = Annotated[int, Field(ge=0)]
 
 DEFAULT_TRIALS = 64
-"""The budget of a search where a configuration sets none."""
+"""The budget of a search that sets none."""
 
 
 class Section(BaseModel):
@@ -43,14 +42,14 @@ class ScheduleConfig(Section):
     """The learning rate over the run, as a factor on the optimizer's ``lr``."""
 
     name: Literal["constant", "linear", "cosine"] = Field(
-        default="cosine", description="How the factor goes from 1 after the warm-up to `final` at the end."
+        default="cosine", description="The curve of the factor from 1 after the warm-up to `final` at the end."
     )
     warmup: NaturalInt = Field(default=0, description="Steps over which the factor rises linearly to 1.")
     final: float = Field(default=0.0, ge=0, le=1, description="The factor at the end; not for constant.")
 
 
 class OptimizationConfig(Section):
-    """What training and retraining have in common."""
+    """The settings that training and retraining have in common."""
 
     batch_size: PositiveInt = Field(default=64, description="Samples in a batch.")
     optimizer: PluginConfig = Field(
@@ -64,10 +63,10 @@ class TrainingConfig(OptimizationConfig):
     """Supernet training."""
 
     subnets: PositiveInt = Field(default=2000, description="Subnets to train; subnet y is trained on batch y.")
-    microbatches: PositiveInt = Field(default=1, description="Parts a batch is cut into.")
+    microbatches: PositiveInt = Field(default=1, description="Micro-batches into which a batch is split.")
     delay: NaturalInt | None = Field(
         default=None,
-        description="Updates that reads of always-active layers lag behind; 0 is strict order. By default 8, "
+        description="Updates by which reads of always-active layers lag behind; 0 is strict order. By default 8, "
         "or null where the executor's contract governs all layers.",
     )
     freeze_always_active: bool = Field(
@@ -78,72 +77,74 @@ class TrainingConfig(OptimizationConfig):
         default=None, description="Largest gradient norm of a layer, or null: no clipping."
     )
     precision: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="Of supernet training; bf16 is torch's autocast, with weights in fp32."
+        default="fp32", description="Precision of supernet training; bf16 is torch's autocast, with weights in fp32."
     )
     on_nonfinite: Literal["stop", "skip"] = Field(
         default="stop",
-        description="When a subnet's loss is not finite: end the run, or let that subnet update nothing.",
+        description="If the loss of a subnet is not finite: end the run, or skip the subnet's update.",
     )
     threads: PositiveInt = Field(default=1, description="Threads of torch, in every phase of the run.")
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="Device of every phase of the run.")
 
 
 class CheckpointConfig(Section):
-    """When supernet training writes what it can be resumed from."""
+    """When supernet training writes checkpoints."""
 
-    every: PositiveInt | None = Field(default=500, description="Subnets between two checkpoints, or null.")
+    every: PositiveInt | None = Field(default=500, description="Subnets between two checkpoints, or null: no limit.")
     minutes: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Minutes after which one is due in any case, or null."
+        default=None, description="Minutes between two checkpoints at most, or null: no limit."
     )
-    keep: PositiveInt = Field(default=2, description="Checkpoints that are kept.")
+    keep: PositiveInt = Field(default=2, description="Number of checkpoints to keep.")
 
 
 class ExecutorConfig(Section):
-    """How the work is laid out on devices; within one contract it changes no bit of the result."""
+    """How the work is distributed over devices; within one contract it changes no bit of the result."""
 
     name: str = Field(default="sequential", description="A registered executor, or a reference to one.")
     stages: PositiveInt = Field(default=1, description="Pipeline stages.")
     segments: PositiveInt = Field(default=1, description="Segments in which a stage runs its blocks.")
     partition: Literal["static", "balanced"] | list[PositiveInt] = Field(
         default="static",
-        description="Blocks of each stage: balanced for the expected cost, for each subnet, or as given.",
+        description="Blocks of each stage: static (balanced once, for the expected cost), balanced (for each subnet), "
+        "or the numbers of blocks.",
     )
     costs: str = Field(
         default="uniform",
-        description="What blocks cost in the plan: uniform, flops, profile (measured at the start of training), or a "
-        "table's file.",
+        description="Costs of blocks in the plan: uniform, flops, profile (measured at the start of training), or the "
+        "file of a cost table.",
     )
     window: PositiveInt | None = Field(
-        default=None, description="Subnets in flight at most, or null: the executor says."
+        default=None, description="Subnets in flight at most, or null: the executor's default."
     )
     transport: Literal["in-process", "distributed"] = Field(
-        default="in-process", description="All stages in one process, or a process for each."
+        default="in-process", description="All stages in one process, or one process for each stage."
     )
     backend: Literal["auto", "gloo", "nccl"] = Field(
-        default="auto", description="What moves results between processes; auto: nccl between GPUs, else gloo."
+        default="auto", description="The backend of torch.distributed; auto: nccl between GPUs, else gloo."
     )
     recompute: bool = Field(
-        default=False, description="Keep only the input of each block and run it again in the backward: less memory."
+        default=False,
+        description="Activation checkpointing: keep only the input of each block, and run it again in the backward.",
     )
     timeout: PositiveInt = Field(
-        default=300, description="Seconds after which a process that waits for another gives up."
+        default=300, description="Seconds that a process waits for another one before it gives up."
     )
-    checkpoint: CheckpointConfig = Field(
-        default=CheckpointConfig(), description="When training writes what it can be resumed from."
-    )
+    checkpoint: CheckpointConfig = Field(default=CheckpointConfig(), description="When training writes checkpoints.")
     restarts: NaturalInt = Field(
-        default=0, description="Times that training in several processes goes on by itself after one has failed."
+        default=0, description="How often training in several processes resumes by itself after one has failed."
     )
     options: dict[str, Any] = Field(default={}, description="The executor's own parameters.")
 
 
 class BudgetConfig(Section):
-    """When a search ends: by whichever comes first; after 64 trials if nothing is said."""
+    """When a search ends: at the first limit that it reaches; after 64 trials if no limit is set."""
 
     trials: PositiveInt | None = Field(default=None, description="Architectures to evaluate, or null: no such limit.")
-    generations: PositiveInt | None = Field(default=None, description="Generations of the strategy, or null.")
+    generations: PositiveInt | None = Field(
+        default=None, description="Generations of the strategy, or null: no such limit."
+    )
     seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Time after which no generation is begun, over all resumes, or null."
+        default=None, description="Time after which no generation begins, over all resumes, or null: no such limit."
     )
 
     @model_validator(mode="before")
@@ -155,29 +156,31 @@ class BudgetConfig(Section):
 
 
 class LatencyConfig(Section):
-    """How the objective ``latency`` takes the time."""
+    """How the measure ``latency`` takes the time."""
 
     batch_size: PositiveInt = Field(default=1, description="Samples in a forward.")
     warmup: NaturalInt = Field(default=5, description="Forwards that are not counted.")
-    repeats: PositiveInt = Field(default=20, description="Forwards whose median counts.")
+    repeats: PositiveInt = Field(default=20, description="Forwards of which the median is taken.")
 
 
 class SearchConfig(Section):
     """The search over the trained supernet."""
 
-    strategy: PluginConfig = Field(default=PluginConfig(name="evolution"), description="What proposes architectures.")
+    strategy: PluginConfig = Field(
+        default=PluginConfig(name="evolution"), description="The strategy, which proposes architectures."
+    )
     budget: BudgetConfig = Field(
-        default=BudgetConfig(trials=DEFAULT_TRIALS), description="When the search ends: by whichever comes first."
+        default=BudgetConfig(trials=DEFAULT_TRIALS), description="When the search ends: at the first limit it reaches."
     )
     objectives: Annotated[list[str], Field(min_length=1)] = Field(
         default=["accuracy"],
-        description="Metrics of the task, or measures such as parameters and flops; the first decides among equals.",
+        description="Metrics of the task, or measures such as parameters and flops; the first orders the Pareto front.",
     )
     constraints: list[str] = Field(
-        default=[], description="Conditions on measures, as flops<=1e6; what violates one is not evaluated."
+        default=[], description="Conditions on measures, such as flops<=1e6, which every candidate satisfies."
     )
-    workers: PositiveInt = Field(default=1, description="Processes that evaluate; no number of them changes a result.")
-    latency: LatencyConfig = Field(default=LatencyConfig(), description="How the objective latency takes the time.")
+    workers: PositiveInt = Field(default=1, description="Processes that evaluate; their number changes no result.")
+    latency: LatencyConfig = Field(default=LatencyConfig(), description="How the measure latency takes the time.")
     batch_size: PositiveInt = Field(default=256, description="Samples in a batch of evaluation.")
     calibration_batches: PositiveInt = Field(
         default=4, description="Training batches that calibrate normalisation before an evaluation."
@@ -185,7 +188,7 @@ class SearchConfig(Section):
 
 
 Init = Literal["scratch", "inherit", "finetune"]
-"""What a retrained module starts from: fresh weights, or the supernet's, which are trained with ``finetune`` only."""
+"""The initial weights of a retrained module: fresh ones, or the supernet's, which only ``finetune`` trains."""
 
 
 def _differ(inits: list[Init]) -> list[Init]:
@@ -194,7 +197,7 @@ def _differ(inits: list[Init]) -> list[Init]:
     return inits
 
 
-# Told apart by their form, so that only one of the two is said to be missing.
+# A discriminated union, so that a message is about one of the two types only.
 Inits = Annotated[
     Annotated[Init, Tag("one")] | Annotated[list[Init], Field(min_length=1), AfterValidator(_differ), Tag("several")],
     Discriminator(lambda value: "several" if isinstance(value, list) else "one"),
@@ -207,14 +210,16 @@ class RetrainConfig(OptimizationConfig):
     epochs: PositiveInt = Field(default=20, description="Passes over the training split.")
     init: Inits = Field(
         default="scratch",
-        description="scratch: fresh weights; inherit: the supernet's as they are, normalisation calibrated, not "
-        "trained; finetune: the supernet's, trained. One of them, or a list.",
+        description="scratch: fresh weights, trained; inherit: the supernet's weights, not trained, normalisation "
+        "calibrated; finetune: the supernet's weights, trained. One of them, or a list.",
     )
-    seeds: PositiveInt = Field(default=1, description="Trainings of each, with seeds derived from the run's.")
-    best: PositiveInt = Field(default=1, description="How many of the best architectures are retrained.")
+    seeds: PositiveInt = Field(
+        default=1, description="Trainings of each architecture and init, with seeds derived from the run's."
+    )
+    best: PositiveInt = Field(default=1, description="Number of the best architectures that are retrained.")
     processes: PositiveInt = Field(
         default=1,
-        description="Data-parallel processes. Each takes its part of every batch, so their number changes results.",
+        description="Data-parallel processes. Each takes a share of every batch, so their number changes results.",
     )
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Largest gradient norm of the whole module, or null: no clipping."
@@ -222,12 +227,12 @@ class RetrainConfig(OptimizationConfig):
 
     @property
     def inits(self) -> tuple[Init, ...]:
-        """What is started from, one or several, in order."""
+        """All values of ``init``, in order."""
         return tuple(self.init) if isinstance(self.init, list) else (self.init,)
 
 
 class RunConfig(Section):
-    """Everything about one run."""
+    """The configuration of one run."""
 
     seed: NaturalInt = Field(default=0, description="The seed of every random draw.")
     space: PluginConfig = Field(description="The search space and its parameters.")
@@ -236,10 +241,10 @@ class RunConfig(Section):
     sampler: PluginConfig = Field(
         default=PluginConfig(name="uniform"), description="The order in which subnets are trained."
     )
-    executor: ExecutorConfig = Field(default=ExecutorConfig(), description="How the work is laid out.")
+    executor: ExecutorConfig = Field(default=ExecutorConfig(), description="How the work is distributed.")
     search: SearchConfig = Field(default=SearchConfig(), description="The search over the supernet.")
     retrain: RetrainConfig = Field(default=RetrainConfig(), description="Training of the best architectures.")
 
     def to_yaml(self) -> str:
-        """Return the configuration as YAML; reading it again gives an equal configuration."""
+        """Return the configuration as YAML; reading that gives an equal configuration."""
         return dump_yaml(self.model_dump(mode="json"))

@@ -1,4 +1,4 @@
-"""YAML with positions: what a user wrote, and in which file and line."""
+"""YAML with positions: the values that a user wrote, with their file and line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for _tag, _pattern, _first in (
     ),
     ("null", r"~|null|Null|NULL|", "~nN"),
 ):
-    # Pattern "" must also be looked for where there is no first character.
+    # The key "" stands for a scalar without a first character, which is null.
     _firsts = [*_first, ""] if _tag == "null" else list(_first)
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _firsts)
 
@@ -46,12 +46,12 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 OVERRIDE = "--set "
-"""How the origin of an override begins."""
+"""The beginning of an override's origin."""
 
 
 @dataclass
 class Source:
-    """A tree of values, where each came from, and what was wrong in reading it."""
+    """A tree of values, the origin of each, and the faults found while reading them."""
 
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[Key, str] = field(default_factory=dict)
@@ -59,19 +59,19 @@ class Source:
     directory: Path = field(default_factory=Path.cwd)
 
     def origin(self, key: Key) -> str:
-        """Return file and line of a value, or of the nearest thing around it."""
+        """Return the origin of a value, or else of the innermost section around it."""
         while key and key not in self.origins:
             key = key[:-1]
         return self.origins.get(key, "")
 
     def origin_of_all(self, key: Key) -> str:
-        """Return the origin of a value, and every override that set something below it."""
+        """Return the origin of a value, and every override of a value below it."""
         below = [text for known, text in self.origins.items() if known[: len(key)] == key]
         overrides = [text for text in below if text.startswith(OVERRIDE)]
         return ", ".join(text for text in dict.fromkeys([self.origin(key), *overrides]) if text)
 
     def is_override(self, key: Key) -> bool:
-        """Tell whether an override gave the value at ``key``, or what is around it."""
+        """Tell whether an override gave the value at ``key``, or a section around it."""
         return self.origin(key).startswith(OVERRIDE)
 
     def get(self, key: Key) -> Any:
@@ -86,7 +86,7 @@ class Source:
 
 
 def path_text(key: Key) -> str:
-    """Return a path as people write it: ``search.objectives[0]``."""
+    """Return a path as text, such as ``search.objectives[0]``."""
     text = ""
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -97,7 +97,7 @@ def read_file(path: Path) -> Source:
     """Read a YAML file.
 
     Raises:
-        ConfigError: It cannot be read, is no YAML, or is no mapping.
+        ConfigError: It cannot be read, is not YAML, or is not a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -114,11 +114,11 @@ def read_text(text: str, name: str, directory: Path) -> Source:
 
     Args:
         text: The YAML.
-        name: What messages call it.
-        directory: Where relative references to files start.
+        name: The name of its origin, for messages.
+        directory: The folder that relative references to files start from.
 
     Raises:
-        ConfigError: It is no YAML, or is no mapping.
+        ConfigError: It is not YAML, or not a mapping.
     """
     source = Source(directory=directory)
     try:
@@ -173,10 +173,9 @@ def _scalar(node: yaml.Node, path: str, origin: str, source: Source) -> Any:
 
 
 def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
-    """Apply ``path.to.key=value`` texts in order; the values are YAML.
+    """Apply texts such as ``path.to.key=value`` in order; the values are YAML.
 
-    A mapping given as a value replaces the whole mapping. What cannot be applied is added to the
-    source's problems.
+    A mapping as a value replaces the whole mapping. Faults are added to the problems of the source.
     """
     for override in overrides:
         origin = f"{OVERRIDE}{override}"
@@ -215,15 +214,23 @@ def apply_overrides(source: Source, overrides: Sequence[str]) -> None:
                     source.origins[known] = origin
 
 
+def parse_plugin_text(text: str) -> tuple[str, dict[str, Any]]:
+    """Return name and parameters of a plug-in that a command takes as ``gpipe:bulk=4``; the values are YAML."""
+    parts = text.split(":")
+    name = ":".join(part for part in parts if "=" not in part)
+    parameters = dict(part.split("=", 1) for part in parts if "=" in part)
+    return name, {key: yaml.load(value, _Loader) for key, value in parameters.items()}
+
+
 class _Dumper(yaml.SafeDumper):
-    """Writes what the loader above reads back as the same value."""
+    """Writes YAML that the loader above reads back as equal values."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write equal values out in full."""
+        """Write no aliases: repeated values are written in full."""
         return True
 
 
-# A text is quoted if either version of YAML would read it as something else.
+# A text is quoted if YAML 1.1 or YAML 1.2 would read it as another type.
 _Dumper.yaml_implicit_resolvers = {
     first: [
         *_Loader.yaml_implicit_resolvers.get(first, []),

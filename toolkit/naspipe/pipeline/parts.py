@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from naspipe.pipeline.action import Action, Kind
 from naspipe.pipeline.partition import Cuts
 
 
-class PipelineParts(NamedTuple):
+@dataclass(frozen=True)
+class PipelineParts:
     """Stages and their segments; part p is segment p % segments of stage p // segments.
 
     Attributes:
@@ -20,14 +21,14 @@ class PipelineParts(NamedTuple):
     segments: int
 
     @property
-    def number(self) -> int:
-        """Number of parts."""
+    def count(self) -> int:
+        """The number of parts."""
         return self.stages * self.segments
 
     @property
     def last(self) -> int:
         """The last part, which computes the loss."""
-        return self.stages * self.segments - 1
+        return self.count - 1
 
     def of(self, action: Action) -> int:
         """Return the part that an action runs on."""
@@ -41,10 +42,6 @@ class PipelineParts(NamedTuple):
         """Return the stage of a part."""
         return part // self.segments
 
-    def place(self, part: int) -> tuple[int, int]:
-        """Return stage and segment of a part."""
-        return divmod(part, self.segments)
-
     def action(self, part: int, kind: Kind, subnet: int, microbatch: int = 0) -> Action:
         """Return an action of a part."""
         stage, segment = divmod(part, self.segments)
@@ -52,18 +49,35 @@ class PipelineParts(NamedTuple):
 
     def target(self, action: Action) -> int | None:
         """Return the part that needs the result of a forward or a backward, or None: no part does."""
-        if action.kind is Kind.UPDATE:
-            return None
-        part = self.of(action) + (1 if action.kind is Kind.FORWARD else -1)
-        return part if 0 <= part <= self.last else None
+        return self._neighbour(action, 1)
 
     def source(self, action: Action) -> int | None:
         """Return the part whose result a forward or a backward needs, or None: it starts from data or the loss."""
-        if action.kind is Kind.UPDATE:
-            return None
-        part = self.of(action) - (1 if action.kind is Kind.FORWARD else -1)
-        return part if 0 <= part <= self.last else None
+        return self._neighbour(action, -1)
+
+    def leaves_stage(self, action: Action) -> bool:
+        """Tell whether a part of another stage needs the result of an action."""
+        part = self.target(action)
+        return part is not None and self.stage(part) != action.stage
+
+    def target_action(self, action: Action) -> Action | None:
+        """Return the action of another part that needs an action's result, or None."""
+        part = self.target(action)
+        return None if part is None else self.action(part, action.kind, action.subnet, action.microbatch)
+
+    def source_action(self, action: Action) -> Action | None:
+        """Return the action of another part whose result an action needs, or None."""
+        part = self.source(action)
+        return None if part is None else self.action(part, action.kind, action.subnet, action.microbatch)
 
     def blocks_of_stage(self, stage: int, cuts: Cuts) -> range:
         """Return the blocks of a stage, for a partition into all parts."""
-        return range(cuts[stage * self.segments], cuts[(stage + 1) * self.segments])
+        parts = self.of_stage(stage)
+        return range(cuts[parts.start], cuts[parts.stop])
+
+    def _neighbour(self, action: Action, step: int) -> int | None:
+        """Return the part that comes so many parts later in the direction of a pass, or None."""
+        if action.kind is Kind.UPDATE:
+            return None
+        part = self.of(action) + (step if action.kind is Kind.FORWARD else -step)
+        return part if 0 <= part < self.count else None

@@ -1,4 +1,4 @@
-"""The actions of a plan by their place, and what a plan may do wrong."""
+"""The actions of a plan by their place, and violations: what a plan does wrong."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from naspipe.pipeline.plan import Plan
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing that a plan must not do.
+    """One thing that a plan does wrong.
 
     Attributes:
         rule: ``action``, ``order``, ``time``, ``message``, ``deadlock``, ``read`` or ``update``.
         message: What must hold and what the plan does.
-        stage: The stage it happens on, or None.
-        place: Place of the offending action among the stage's, or None.
-        subnet: The subnet that reads or updates wrongly, for the rules ``read`` and ``update``.
-        other: The subnet whose update is missing or too early, for these rules.
-        block: The block of the layer, for these rules.
-        layer: Name of the layer, for these rules.
-        version: The version that is read or updated, for these rules.
-        due: The version that is due, for these rules.
+        stage: The stage of the action, or None.
+        place: Place of the action among the actions of its stage, or None.
+        subnet: Under the rules ``read`` and ``update``, as all that follows: the subnet that reads or updates.
+        other: The subnet whose update is missing or too early.
+        block: The block of the layer.
+        layer: Name of the layer.
+        version: The version that is read or updated.
+        due: The version that is due.
     """
 
     rule: str
@@ -39,17 +39,18 @@ class Violation:
 
 
 class PlanIndex:
-    """Where each action of a plan stands.
+    """The place of each action of a plan.
 
     Attributes:
         plan: The plan.
-        places: Stage and place of each action that belongs to the plan, at its first occurrence.
-        violations: Actions that do not belong to it, or occur again.
+        parts: Its parts.
+        places: Stage and place of each action that belongs to the plan; of its first occurrence if it has several.
+        violations: Actions that do not belong to the plan, and repetitions.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parts = plan.stages * plan.segments
+        self.parts = plan.parts
         self.places: dict[Action, tuple[int, int]] = {}
         self.violations: list[Violation] = []
         for stage, row in enumerate(plan.actions):
@@ -73,35 +74,17 @@ class PlanIndex:
             return f"{action} must be of one of the {plan.microbatches} micro-batches"
         if action.segment >= plan.segments:
             return f"{action} must be of one of the {plan.segments} segments of its stage"
-        part = self.part(action)
+        part = self.parts.of(action)
         cuts = plan.subnets[action.subnet].cuts[part : part + 2]
         if (first, end) != cuts:
             return f"{action} must run blocks {cuts[0]} to {cuts[1] - 1}, but runs {first} to {end - 1}"
         return ""
 
-    def part(self, action: Action) -> int:
-        """Return the part that an action runs on."""
-        return action.stage * self.plan.segments + action.segment
-
-    def action(self, part: int, kind: Kind, subnet: int, microbatch: int = 0) -> Action:
-        """Return the action of a part."""
-        stage, segment = divmod(part, self.plan.segments)
-        return Action(stage, kind, subnet, microbatch, segment)
-
-    def source(self, action: Action) -> Action | None:
-        """Return the action of another part whose result this one needs, or None."""
-        part = self.part(action)
-        if action.kind is Kind.FORWARD and part:
-            return self.action(part - 1, Kind.FORWARD, action.subnet, action.microbatch)
-        if action.kind is Kind.BACKWARD and part + 1 < self.parts:
-            return self.action(part + 1, Kind.BACKWARD, action.subnet, action.microbatch)
-        return None
-
     def expected(self) -> Iterator[Action]:
         """Yield every action that the plan must have."""
         for subnet in range(len(self.plan.subnets)):
-            for part in range(self.parts):
+            for part in range(self.parts.count):
                 for microbatch in range(self.plan.microbatches):
-                    yield self.action(part, Kind.FORWARD, subnet, microbatch)
-                    yield self.action(part, Kind.BACKWARD, subnet, microbatch)
-                yield self.action(part, Kind.UPDATE, subnet)
+                    yield self.parts.action(part, Kind.FORWARD, subnet, microbatch)
+                    yield self.parts.action(part, Kind.BACKWARD, subnet, microbatch)
+                yield self.parts.action(part, Kind.UPDATE, subnet)

@@ -1,12 +1,10 @@
 """The planner: an event simulation that streams the actions of all stages.
 
-It pulls a subnet when the window admits it, never further ahead, and asks the executor's policy whenever a
-stage is idle. Time is in integer ticks; events of one time are handled in the order (stage, kind, subnet,
-micro-batch, segment), so every process that plans the same run plans the same actions. Conflicts are found
-by an index of the last user of each layer. Time per subnet does not grow with the length of the run, and
-memory is the window and the layers.
-
-A *part* is one segment of one stage: part p is segment p % segments of stage p // segments.
+The planner pulls a subnet when the window admits it, never earlier, and asks the executor's policy whenever a
+stage is idle. Time is in integer ticks. Events of the same tick are handled in the order (stage, kind, subnet,
+micro-batch, part), so every process that plans the same run plans the same actions. An index of the last user
+of each layer finds the conflicts. Neither the time per subnet nor the memory grows with the length of the run:
+memory depends on the window and the number of layers.
 """
 
 from __future__ import annotations
@@ -16,15 +14,15 @@ from heapq import heappop, heappush
 
 from naspipe.errors import NaspipeError
 from naspipe.pipeline.action import Action, Kind, PlannedAction
-from naspipe.pipeline.active_subnet import Costs, Flight, sum_costs
+from naspipe.pipeline.active_subnet import ActiveSubnet, SummedCosts, sum_costs
 from naspipe.pipeline.drain import Admission, DrainRule, never_drain
 from naspipe.pipeline.executor import Executor, PipelineShape, StageView, require_support
-from naspipe.pipeline.order import UpdateOrder
 from naspipe.pipeline.partition import Cuts
 from naspipe.pipeline.subnet import SubnetShape
+from naspipe.pipeline.update_order import UpdateOrder
 
 _F, _B, _U = Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE
-# Events that are not the end of an action: an activation or a gradient has reached another stage.
+# Events besides the ends of actions: an activation or a gradient has reached another stage.
 _F_ARRIVES, _B_ARRIVES = 3, 4
 
 
@@ -47,42 +45,49 @@ class Planner:
         """Prepare a plan; no subnet is pulled yet.
 
         Args:
-            executor: Whose policy chooses.
+            executor: Its policy chooses.
             shape: Stages, segments, micro-batches, subnets and delay.
-            subnets: At least ``shape.subnets`` of them, less those before ``first``, in order; pulled one by one.
-            partition: Gives each subnet's cuts into stages * segments parts.
+            subnets: The subnets from ``first`` on, in order, at least up to ``shape.subnets``; pulled one by one.
+            partition: Gives each subnet's cuts.
             always_active: The blocks that have an always-active layer.
             window: Subnets in flight at most; by default the executor says.
             latency: Ticks that a message takes from stage to stage.
-            first: The first subnet to train; all before it have been updated. A multiple of the bulk of *flush*.
-            drains: Asked once for each later subnet, before it is admitted, whether the pipeline is drained first.
+            first: The first subnet to train, a multiple of the contract's bulk; all earlier ones have been updated.
+            drains: Says when each later subnet may be admitted; asked once for each, in order.
 
         Raises:
-            InputError: Segments or a delay that the executor does not support.
+            InputError: The executor does not support the window, the segments or the delay.
         """
         self.contract = executor.contract(shape)
         self.shape = shape
         require_support(executor, shape, window)
-        self._parts = shape.stages * shape.segments
+        self._parts = parts = shape.parts
+        # Tables, since every action needs them.
+        self._last_part = parts.last
+        self._stage_of = [parts.stage(part) for part in range(parts.count)]
+        self._leaves_stage = [
+            [parts.leaves_stage(parts.action(part, kind, 0)) for part in range(parts.count)] for kind in Kind
+        ]
         self._executor = executor
         self._source = iter(subnets)
         self._count = shape.subnets
         self.partition = partition
         self._window = executor.window(shape) if window is None else window
         self._latency = latency
-        self._flights: dict[int, Flight] = {}
+        self._active: dict[int, ActiveSubnet] = {}
         self._admitted = first
         self._drains = drains
+        # The subnet that the drain rule was last asked about, and its answer.
         self._asked, self._admission = first, Admission.AT_ONCE
         self._last_user: dict[int, dict[str, int]] = {}
         self._order = UpdateOrder(self.contract, shape.delay, always_active, first)
         self._heap: list[tuple[int, int, int, int, int, int]] = []
         self._ready: list[list[Action]] = [[] for _ in range(shape.stages)]
-        self._due_updates: list[list[tuple[Flight, int]]] = [[] for _ in range(shape.stages)]
+        self._due_updates: list[list[tuple[ActiveSubnet, int]]] = [[] for _ in range(shape.stages)]
         self._idle = [True] * shape.stages
         self._changed: list[int] = []
         self._is_changed = [False] * shape.stages
-        self._waiting_updates: dict[tuple[int, int], list[Flight]] = {}
+        self._waiting_updates: dict[tuple[int, int], list[ActiveSubnet]] = {}
         done = first * shape.microbatches * shape.segments
         self._views = [
             StageView(stage, shape, self._chain, self._work_per_stage, done, done) for stage in range(shape.stages)
@@ -90,13 +95,13 @@ class Planner:
         self._out: list[PlannedAction] = []
         self._messages = 0
         self._work = 0
-        self._summed: tuple[SubnetShape, Cuts, Costs] | None = None
+        self._summed: tuple[SubnetShape, Cuts, SummedCosts] | None = None
 
     def run(self) -> Iterator[PlannedAction]:
-        """Yield the actions of all stages by their start; each stage's in its order.
+        """Yield the actions of all stages by their start, those of a stage in its order.
 
         Raises:
-            NaspipeError: The policy chose an action that is not ready, or waits for ever.
+            NaspipeError: The policy chose an action that is not ready, or chose none when nothing else can happen.
         """
         out, heap = self._out, self._heap
         now = 0
@@ -109,37 +114,37 @@ class Planner:
             now = heap[0][0]
             while heap and heap[0][0] == now:
                 self._handle(*heappop(heap))
-        if self._flights:
+        if self._active:
             raise self._refuse_to_wait(now)
 
     # Admission
 
     def _admit(self) -> None:
         """Admit subnets while the window allows it."""
-        while len(self._flights) < self._window and self._admitted < self._count:
+        while len(self._active) < self._window and self._admitted < self._count:
             index = self._admitted
             if index != self._asked:
                 self._asked, self._admission = index, self._drains(index)
             if self._admission is Admission.NEVER:
                 self._count = index
                 return
-            if self._admission is Admission.DRAINED and self._flights:
+            if self._admission is Admission.DRAINED and self._active:
                 return
             self._admitted += 1
             shape = next(self._source)
             cuts = self.partition(shape)
-            assert len(cuts) == self._parts + 1
-            flight = Flight(index, cuts, self._sum(shape, cuts), self.shape.microbatches)
-            self._flights[index] = flight
-            self._work += self.shape.microbatches * flight.costs.work
-            if self.contract.kind == "causal":
-                self._find_conflicts(flight, shape)
-            self._order.register(flight)
-            if not flight.waits[0]:
-                self._offer_forward(flight, 0)
+            assert len(cuts) == self._parts.count + 1
+            active = ActiveSubnet(index, cuts, self._sum(shape, cuts), self.shape.microbatches)
+            self._active[index] = active
+            self._work += self.shape.microbatches * active.costs.work
+            if self.contract.orders_layers:
+                self._find_conflicts(active, shape)
+            self._order.register(active)
+            if not active.waits[0]:
+                self._offer_forward(active, 0)
 
-    def _sum(self, shape: SubnetShape, cuts: Cuts) -> Costs:
-        """Sum the costs up, once for subnets that share them."""
+    def _sum(self, shape: SubnetShape, cuts: Cuts) -> SummedCosts:
+        """Sum up the costs, once for subnets that share them."""
         last = self._summed
         if (
             last is None
@@ -151,9 +156,9 @@ class Planner:
             last = self._summed = (shape, cuts, sum_costs(shape, cuts))
         return last[2]
 
-    def _find_conflicts(self, flight: Flight, shape: SubnetShape) -> None:
-        """Make the subnet wait for the last unfinished user of each of its strict layers."""
-        flights, part_of, index = self._flights, flight.costs.part_of, flight.index
+    def _find_conflicts(self, active: ActiveSubnet, shape: SubnetShape) -> None:
+        """Let a subnet wait for the last unfinished user of each of its strict layers."""
+        admitted, part_of, index = self._active, active.costs.part_of, active.index
         waited: set[tuple[int, int, int]] = set()
         for block, layers in enumerate(shape.layers):
             users = self._last_user.get(block)
@@ -162,131 +167,127 @@ class Planner:
             for name, strict in layers:
                 if not strict:
                     continue
-                other = flights.get(users.get(name, -1))
+                other = admitted.get(users.get(name, -1))
                 users[name] = index
                 if other is None:
                     continue
                 other_part = other.costs.part_of[block]
                 if other.updated[other_part]:
                     continue
-                flight.follow(other, block)
+                active.follow(other, block)
                 part = part_of[block]
                 if (other.index, other_part, part) not in waited:
                     waited.add((other.index, other_part, part))
-                    flight.waits[part] += 1
-                    other.releases[other_part].append((flight, part))
+                    active.waits[part] += 1
+                    other.releases[other_part].append((active, part))
         if waited:
-            flight.lengthen_chains()
+            active.lengthen_chains()
 
     # Events
 
-    def _handle(self, now: int, stage: int, kind: int, subnet: int, microbatch: int, segment: int) -> None:
+    def _handle(self, now: int, stage: int, kind: int, subnet: int, microbatch: int, part: int) -> None:
         """Handle the end of an action, or the arrival of a message."""
-        flight = self._flights[subnet]
-        part = stage * self.shape.segments + segment
+        active = self._active[subnet]
         if kind == _F:
             self._idle[stage] = True
-            self._change(stage)
-            flight.ended_forward[part] += 1
-            if part + 1 == len(flight.updated):
-                # The last part goes back as soon as it has gone forward.
-                self._backward_arrives(flight, part)
+            self._mark_changed(stage)
+            active.ended_forward[part] += 1
+            if part == self._last_part:
+                # On the last part the backward needs only the forward.
+                self._backward_arrives(active, part)
             else:
-                self._send(now, stage, part + 1, _F_ARRIVES, flight, microbatch)
+                self._send(now, stage, part + 1, _F_ARRIVES, active, microbatch)
         elif kind == _B:
             self._idle[stage] = True
-            self._change(stage)
-            flight.ended_backward[part] += 1
+            self._mark_changed(stage)
+            active.ended_backward[part] += 1
             if part:
-                self._send(now, stage, part - 1, _B_ARRIVES, flight, microbatch)
-            if flight.ended_backward[part] == self.shape.microbatches:
-                self._owe_updates(flight, part, now)
+                self._send(now, stage, part - 1, _B_ARRIVES, active, microbatch)
+            if active.ended_backward[part] == self.shape.microbatches:
+                self._end_backwards(active, part, now)
         elif kind == _U:
             self._idle[stage] = True
-            self._change(stage)
-            self._end_update(flight, part)
+            self._mark_changed(stage)
+            self._end_update(active, part)
         elif kind == _F_ARRIVES:
-            self._forward_arrives(flight, part)
+            self._forward_arrives(active, part)
         else:
-            self._backward_arrives(flight, part)
+            self._backward_arrives(active, part)
 
-    def _send(self, now: int, stage: int, part: int, kind: int, flight: Flight, microbatch: int) -> None:
-        """Hand a result to another part: at once, or after the latency if it is on another stage."""
-        target, segment = divmod(part, self.shape.segments)
+    def _send(self, now: int, stage: int, part: int, kind: int, active: ActiveSubnet, microbatch: int) -> None:
+        """Pass a result to another part: at once, or after the latency if the part is on another stage."""
+        target = self._stage_of[part]
         if self._latency and target != stage:
-            arrival = (now + self._latency, target, kind, flight.index, microbatch, segment)
-            heappush(self._heap, arrival)
+            heappush(self._heap, (now + self._latency, target, kind, active.index, microbatch, part))
         elif kind == _F_ARRIVES:
-            self._forward_arrives(flight, part)
+            self._forward_arrives(active, part)
         else:
-            self._backward_arrives(flight, part)
+            self._backward_arrives(active, part)
 
-    def _forward_arrives(self, flight: Flight, part: int) -> None:
-        flight.arrived_forward[part] += 1
-        if not flight.waits[part] and flight.arrived_forward[part] == flight.started_forward[part] + 1:
-            self._offer_forward(flight, part)
+    def _forward_arrives(self, active: ActiveSubnet, part: int) -> None:
+        active.arrived_forward[part] += 1
+        if not active.waits[part] and active.arrived_forward[part] == active.started_forward[part] + 1:
+            self._offer_forward(active, part)
 
-    def _backward_arrives(self, flight: Flight, part: int) -> None:
-        flight.arrived_backward[part] += 1
-        if flight.arrived_backward[part] == flight.started_backward[part] + 1:
-            self._offer_backward(flight, part)
+    def _backward_arrives(self, active: ActiveSubnet, part: int) -> None:
+        active.arrived_backward[part] += 1
+        if active.arrived_backward[part] == active.started_backward[part] + 1:
+            self._offer_backward(active, part)
 
-    def _offer_forward(self, flight: Flight, part: int) -> None:
-        stage, segment = divmod(part, self.shape.segments)
-        action = Action(stage, _F, flight.index, flight.started_forward[part], segment)
-        self._ready[stage].append(action)
-        self._change(stage)
+    def _offer_forward(self, active: ActiveSubnet, part: int) -> None:
+        action = self._parts.action(part, _F, active.index, active.started_forward[part])
+        self._ready[action.stage].append(action)
+        self._mark_changed(action.stage)
 
-    def _offer_backward(self, flight: Flight, part: int) -> None:
-        stage, segment = divmod(part, self.shape.segments)
-        action = Action(stage, _B, flight.index, flight.started_backward[part], segment)
-        self._ready[stage].append(action)
-        self._change(stage)
+    def _offer_backward(self, active: ActiveSubnet, part: int) -> None:
+        action = self._parts.action(part, _B, active.index, active.started_backward[part])
+        self._ready[action.stage].append(action)
+        self._mark_changed(action.stage)
 
     # Updates
 
-    def _owe_updates(self, flight: Flight, part: int, now: int) -> None:
-        """Note that a part's gradients are complete, and which updates that makes due."""
-        stage = part // self.shape.segments
+    def _end_backwards(self, active: ActiveSubnet, part: int, now: int) -> None:
+        """Note the end of all backwards of a part, and which updates are due now."""
+        stage = self._stage_of[part]
         contract = self.contract
-        if contract.kind != "flush":
-            self._due_updates[stage].append((flight, part))
+        if contract.bulk == 1:
+            self._due_updates[stage].append((active, part))
             return
-        first = contract.horizon(flight.index)
+        first = contract.horizon(active.index)
         complete = self._waiting_updates.setdefault((part, first), [])
-        complete.append(flight)
-        if len(complete) == min(contract.bound, self._count - first):
+        complete.append(active)
+        if len(complete) == min(contract.bulk, self._count - first):
             del self._waiting_updates[part, first]
             complete.sort(key=lambda member: member.index)
             self._due_updates[stage] += [(member, part) for member in complete]
 
-    def _end_update(self, flight: Flight, part: int) -> None:
-        """Release whoever waited for a part's update."""
-        flight.updated[part] = True
-        for later, later_part in flight.releases[part]:
+    def _end_update(self, active: ActiveSubnet, part: int) -> None:
+        """Release the parts that waited for a part's update."""
+        active.updated[part] = True
+        for later, later_part in active.releases[part]:
             self._release(later, later_part)
-        flight.releases[part] = []
-        for later, later_part in self._order.end_update(flight, part):
+        active.releases[part] = []
+        for later, later_part in self._order.end_update(active, part):
             self._release(later, later_part)
-        flight.unfinished -= 1
-        if not flight.unfinished:
-            del self._flights[flight.index]
-            flight.leave()
+        active.unfinished -= 1
+        if not active.unfinished:
+            del self._active[active.index]
+            active.leave()
 
-    def _release(self, flight: Flight, part: int) -> None:
-        flight.waits[part] -= 1
-        if not flight.waits[part] and flight.arrived_forward[part]:
-            self._offer_forward(flight, part)
+    def _release(self, active: ActiveSubnet, part: int) -> None:
+        active.waits[part] -= 1
+        if not active.waits[part] and active.arrived_forward[part]:
+            self._offer_forward(active, part)
 
     # Dispatch
 
     def _start_idle_stages(self, now: int) -> None:
-        """Give work to every idle stage for which something has changed, in order of stages."""
+        """Give work to every idle stage that may have something new to do, in the order of stages."""
         changed = self._changed
-        # Updates that take no time come first, since what they release may be on any stage.
+        # Updates that take no time come first, since they may release parts of any stage.
         for stage in changed:
             if self._due_updates[stage] and self._idle[stage]:
-                self._finish_free_updates(stage, now)
+                self._do_free_updates(stage, now)
         if self._admitted < self._count:
             self._admit()
         changed.sort()
@@ -296,27 +297,27 @@ class Planner:
                 self._dispatch(stage, now)
         changed.clear()
 
-    def _change(self, stage: int) -> None:
+    def _mark_changed(self, stage: int) -> None:
         """Note that a stage may have something new to do."""
         if not self._is_changed[stage]:
             self._is_changed[stage] = True
             self._changed.append(stage)
 
-    def _finish_free_updates(self, stage: int, now: int) -> None:
-        """Do the updates that are due and take no time."""
+    def _do_free_updates(self, stage: int, now: int) -> None:
+        """Plan the updates that are due and take no time."""
         due = self._due_updates[stage]
         while due and not due[0][0].costs.update[due[0][1]]:
-            flight, part = due.pop(0)
-            self._start(Action(stage, _U, flight.index, 0, part % self.shape.segments), flight, part, now, now)
-            self._end_update(flight, part)
+            active, part = due.pop(0)
+            self._start(self._parts.action(part, _U, active.index), active, part, now, now)
+            self._end_update(active, part)
 
     def _dispatch(self, stage: int, now: int) -> None:
-        """Start what an idle stage does next: an update that is due, or what the policy chooses."""
+        """Start the next action of an idle stage: an update that is due, or the policy's choice."""
         due = self._due_updates[stage]
         if due:
-            flight, part = due.pop(0)
-            action = Action(stage, _U, flight.index, 0, part % self.shape.segments)
-            end = now + flight.costs.update[part]
+            active, part = due.pop(0)
+            action = self._parts.action(part, _U, active.index)
+            end = now + active.costs.update[part]
         else:
             ready = self._ready[stage]
             if not ready:
@@ -329,45 +330,43 @@ class Planner:
                 raise self._refuse_choice(chosen, stage, now)
             ready.remove(chosen)
             action = chosen
-            flight = self._flights[action.subnet]
-            part = stage * self.shape.segments + action.segment
+            active = self._active[action.subnet]
+            part = self._parts.of(action)
             if action.kind == _F:
                 view.forwards += 1
-                flight.started_forward[part] += 1
-                if flight.started_forward[part] < flight.arrived_forward[part]:
-                    self._offer_forward(flight, part)
-                end = now + flight.costs.forward[part]
+                active.started_forward[part] += 1
+                if active.started_forward[part] < active.arrived_forward[part]:
+                    self._offer_forward(active, part)
+                end = now + active.costs.forward[part]
             else:
                 view.backwards += 1
-                flight.started_backward[part] += 1
-                if flight.started_backward[part] < min(flight.arrived_backward[part], flight.ended_forward[part]):
-                    self._offer_backward(flight, part)
-                end = now + flight.costs.backward[part]
+                active.started_backward[part] += 1
+                if active.started_backward[part] < min(active.arrived_backward[part], active.ended_forward[part]):
+                    self._offer_backward(active, part)
+                end = now + active.costs.backward[part]
             self._work -= end - now
-        self._start(action, flight, part, now, end)
+        self._start(action, active, part, now, end)
         self._idle[stage] = False
-        heappush(self._heap, (end, stage, action.kind, action.subnet, action.microbatch, action.segment))
+        heappush(self._heap, (end, stage, action.kind, action.subnet, action.microbatch, part))
 
-    def _start(self, action: Action, flight: Flight, part: int, start: int, end: int) -> None:
-        """Put an action into the plan, with the number of the message that its result travels by."""
+    def _start(self, action: Action, active: ActiveSubnet, part: int, start: int, end: int) -> None:
+        """Put an action into the plan, with the number of the message that carries its result."""
         message = None
-        if action.kind != _U:
-            target = part + 1 if action.kind == _F else part - 1
-            if 0 <= target < len(flight.updated) and target // self.shape.segments != action.stage:
-                message = self._messages
-                self._messages += 1
-        cuts = flight.cuts
+        if self._leaves_stage[action.kind][part]:
+            message = self._messages
+            self._messages += 1
+        cuts = active.cuts
         self._out.append(PlannedAction(action, start, end, cuts[part], cuts[part + 1], message))
 
     def _work_per_stage(self) -> int:
-        """Return the ticks that admitted subnets have still to start, divided by the stages."""
+        """Return the ticks of work that admitted subnets have not started yet, divided by the stages."""
         return self._work // self.shape.stages
 
     def _chain(self, action: Action) -> tuple[int, int]:
-        """Return the longest causal chain from the start of an action on, and what of it follows its pass."""
-        flight = self._flights[action.subnet]
-        part = action.stage * self.shape.segments + action.segment
-        return flight.forward_chain(part) if action.kind == _F else flight.backward_chain(part)
+        """Return the longest causal chain from the start of an action, and the share that follows its pass."""
+        active = self._active[action.subnet]
+        part = self._parts.of(action)
+        return active.forward_chain(part) if action.kind == _F else active.backward_chain(part)
 
     def _refuse_choice(self, chosen: object, stage: int, now: int) -> NaspipeError:
         ready = ", ".join(map(str, self._ready[stage]))

@@ -1,7 +1,7 @@
-"""The validator: judges a plan by its order alone, independently of the planner.
+"""The validator: judges a plan by its actions alone, independently of the planner.
 
-``find_violations`` returns everything that is wrong: of the form that every plan must have (this module), and
-of the contract that the plan claims (``pipeline/versions.py``).
+``find_violations`` returns everything that a plan does wrong. This module checks the form that every plan must have;
+``pipeline/versions.py`` checks the contract that the plan claims.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from naspipe.pipeline.plan_index import PlanIndex, Violation
 from naspipe.pipeline.versions import find_recorded_violations, find_version_violations
 
 CONTEXT = 3
-"""Actions shown before and after an offending one."""
+"""Actions shown before and after the action of a violation."""
 
 
 def find_violations(plan: Plan) -> list[Violation]:
-    """Return everything that is wrong with a plan; an empty list means that it keeps its contract."""
+    """Return everything that a plan does wrong; an empty list means that it keeps its contract."""
     index = PlanIndex(plan)
     return [
         *index.violations,
@@ -32,12 +32,12 @@ def find_violations(plan: Plan) -> list[Violation]:
 
 
 def has_form(violations: Sequence[Violation]) -> bool:
-    """Tell whether a plan has the form that its statistics are computed from, whatever else is wrong with it."""
+    """Tell whether a plan's statistics can be computed: none of its violations is one of form."""
     return all(violation.rule not in ("action", "order", "time") for violation in violations)
 
 
 def explain(plan: Plan, violation: Violation) -> str:
-    """Return a violation with the actions around the offending one, which is marked."""
+    """Return the text of a violation, with its action marked among the actions around it."""
     if violation.stage is None or violation.place is None:
         return f"{violation.rule}: {violation.message}"
     row = plan.actions[violation.stage]
@@ -59,9 +59,9 @@ def _missing(index: PlanIndex) -> Iterator[Violation]:
 
 
 def _wrong_order(index: PlanIndex) -> Iterator[Violation]:
-    """Check what must come first on the same stage: F before B before U, micro-batches, segments."""
+    """Check the order on each stage: F before B before U, micro-batches in order, segments in order."""
     for action, (stage, place) in index.places.items():
-        part = index.part(action)
+        part = index.parts.of(action)
         before: list[Action] = []
         if action.kind is Kind.BACKWARD:
             before.append(action._replace(kind=Kind.FORWARD))
@@ -69,8 +69,8 @@ def _wrong_order(index: PlanIndex) -> Iterator[Violation]:
                 before.append(action._replace(microbatch=action.microbatch - 1))
         elif action.kind is Kind.UPDATE:
             last = index.plan.microbatches - 1
-            before.append(index.action(part, Kind.BACKWARD, action.subnet, last))
-        source = index.source(action)
+            before.append(index.parts.action(part, Kind.BACKWARD, action.subnet, last))
+        source = index.parts.source_action(action)
         if source is not None and source.stage == stage:
             before.append(source)
         for other in before:
@@ -94,7 +94,7 @@ def _wrong_times(index: PlanIndex) -> Iterator[Violation]:
                 yield Violation("time", message, stage, place)
             free = max(free, planned.end)
     for action, (stage, place) in index.places.items():
-        source = index.source(action)
+        source = index.parts.source_action(action)
         if source in index.places and source is not None:
             other_stage, other_place = index.places[source]
             end = plan.actions[other_stage][other_place].end
@@ -105,11 +105,11 @@ def _wrong_times(index: PlanIndex) -> Iterator[Violation]:
 
 
 def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
-    """Check that each result that leaves its stage has one message, in an order that cannot deadlock."""
+    """Check that each result that leaves its stage has one message, and that the order of messages cannot deadlock."""
     numbers: dict[Action, int] = {}
     wanted = {}
     for action, (stage, place) in index.places.items():
-        source = index.source(action)
+        source = index.parts.source_action(action)
         if source is not None and source.stage != stage:
             wanted[str(source)] = (source, source.stage, stage, place)
     for number, message in enumerate(index.plan.messages):
@@ -131,7 +131,7 @@ def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
     for stage, row in enumerate(index.plan.actions):
         highest = -1
         for place, planned in enumerate(row):
-            source = index.source(planned.action) if planned.action in index.places else None
+            source = index.parts.source_action(planned.action) if planned.action in index.places else None
             received = numbers.get(source, -1) if source is not None and source.stage != stage else -1
             sent = numbers.get(planned.action)
             if sent is None:

@@ -1,8 +1,8 @@
-"""Contracts judged: the version of each layer that each subnet reads, and the order of its updates.
+"""The contract checked: the version of each layer that each subnet reads, and the order of updates.
 
-A layer's version is the number of updates it has seen. Its *users* are the subnets that use it; the version
-that is due at a read follows from how many of them come before the reader. Since updates must come in the
-order of the users, equal numbers mean equal sets of updates.
+The version of a layer is the number of updates it has seen. Its *users* are the subnets that use it. The version
+that is due at a read is the number of users before the reader that the contract requires. Updates must come in the
+order of the users, so equal numbers mean equal sets of updates.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from naspipe.pipeline.action import Action, Kind
-from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.plan_index import PlanIndex, Violation
-
-LayerKey = tuple[int, str]
+from naspipe.pipeline.subnet import LayerKey
 
 
 def find_version_violations(index: PlanIndex) -> Iterator[Violation]:
@@ -30,7 +28,7 @@ def find_version_violations(index: PlanIndex) -> Iterator[Violation]:
             continue
         stage, place = entry
         action = index.plan.actions[stage][place].action
-        part = index.part(action)
+        part = index.parts.of(action)
         if action.kind is Kind.FORWARD and (action.subnet, part) not in read:
             # A subnet reads once, for all its micro-batches.
             read.add((action.subnet, part))
@@ -51,7 +49,7 @@ def find_recorded_violations(index: PlanIndex) -> Iterator[Violation]:
             if index.places.get(action) != (stage, place):
                 continue
             seen = {(block, name): version for block, name, version in index.plan.versions[stage][place]}
-            part = index.part(action)
+            part = index.parts.of(action)
             if action.kind is Kind.UPDATE:
                 yield from judge.recorded_update(action, part, place, seen)
             elif action.kind is Kind.FORWARD and (action.subnet, part) not in read:
@@ -63,9 +61,10 @@ def find_recorded_violations(index: PlanIndex) -> Iterator[Violation]:
 
 
 def run_order(index: PlanIndex) -> Iterator[tuple[int, int] | Violation]:
-    """Yield stage and place of each action as stages run them: each in its order, waiting for results.
+    """Yield stage and place of each action as the stages run them: each in its order, waiting for results.
 
-    What could run at once comes by its planned start. A deadlock is yielded as a violation, and ends it.
+    Actions that could run at the same time come by their planned start. A deadlock is yielded as a violation at the
+    end.
     """
     rows = index.plan.actions
     places = [0] * len(rows)
@@ -74,17 +73,17 @@ def run_order(index: PlanIndex) -> Iterator[tuple[int, int] | Violation]:
     heap: list[tuple[int, bool, int]] = []
 
     def advance(stage: int) -> None:
-        """Put a stage's next action on the heap, or let it wait for the result it needs."""
+        """Put the next action of a stage on the heap, or let the stage wait for the result it needs."""
         row = rows[stage]
         while places[stage] < len(row) and index.places.get(row[places[stage]].action) != (
             stage,
             places[stage],
         ):
-            places[stage] += 1  # What does not belong to the plan has been reported.
+            places[stage] += 1  # Actions that do not belong to the plan have been reported.
         if places[stage] == len(row):
             return
         planned = row[places[stage]]
-        source = index.source(planned.action)
+        source = index.parts.source_action(planned.action)
         if source is not None and source.stage != stage and source in index.places and source not in done:
             waiting[source].append(stage)
         else:
@@ -106,16 +105,16 @@ def run_order(index: PlanIndex) -> Iterator[tuple[int, int] | Violation]:
     for source, stages in waiting.items():
         for stage in stages:
             action = rows[stage][places[stage]].action
-            text = f"{action} waits for {source}, which waits in turn: nothing can go on."
+            text = f"{action} waits for {source}, which waits in turn: no stage can continue."
             yield Violation("deadlock", text, stage, places[stage])
 
 
 class _Judge:
-    """Counts updates and compares with what is due."""
+    """Counts the updates of each layer and compares its version with the one that is due."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._contract: Contract = plan.contract
+        self._contract = plan.contract
         self._users: dict[LayerKey, list[int]] = defaultdict(list)
         self._version: dict[LayerKey, int] = defaultdict(int)
         self._early: dict[LayerKey, set[int]] = defaultdict(set)
@@ -124,104 +123,82 @@ class _Judge:
                 for name, _ in layers:
                     self._users[block, name].append(number)
 
-    def _layers(self, subnet: int, part: int) -> Iterator[tuple[LayerKey, bool]]:
-        """Yield the layers of a subnet on a part, and whether they follow the delay."""
-        planned = self._plan.subnets[subnet]
-        for block in range(planned.cuts[part], planned.cuts[part + 1]):
-            for name, strict in planned.layers[block]:
-                yield (block, name), not strict and self._plan.delay is not None
-
-    def _due(self, key: LayerKey, subnet: int) -> tuple[int, int]:
-        """Return the lowest and the highest version that a subnet may read of a layer without a delay."""
-        users = self._users[key]
-        lowest = bisect_left(users, self._contract.horizon(subnet))
-        return lowest, bisect_left(users, subnet) if self._contract.kind == "stale" else lowest
-
     def read(self, action: Action, part: int, place: int) -> Iterator[Violation]:
         """Judge a subnet's read of all its layers on a part."""
-        subnet = action.subnet
-        for key, delayed in self._layers(subnet, part):
-            users, version = self._users[key], self._version[key]
-            if delayed:
-                assert self._plan.delay is not None
-                lowest = bisect_left(users, subnet - self._plan.delay)
-                # Older versions are kept for those who are due them.
-                highest = len(users)
-            else:
-                lowest, highest = self._due(key, subnet)
+        for key, delayed in self._plan.layers_on(action.subnet, part):
+            version = self._version[key]
+            lowest, highest = self._due(key, action.subnet, delayed)
             if version < lowest:
-                other, what, due = users[version], "has not come yet", lowest
-            elif version > highest:
-                other, what, due = users[version - 1], "has come already", highest
+                what, due = "has not come yet", lowest
+            elif version > highest and not delayed:  # With a delay, older versions are kept for subnets that need them.
+                what, due = "has come already", highest
             else:
                 continue
-            block, name = key
-            yield Violation(
-                "read",
-                f"{action} reads layer {name!r} of block {block} at version {version}, but version {due} is "
-                f"due under {self._contract}: the update of subnet {other} {what}.",
-                action.stage, place, subnet, other, block, name, version, due,
-            )  # fmt: skip
+            reason = f" under {self._contract}: the update of subnet {{other}} {what}."
+            yield self._violation("read", f"{action} reads", reason, action, place, key, version, due)
+
+    def update(self, action: Action, part: int, place: int) -> Iterator[Violation]:
+        """Judge a subnet's update of all its layers on a part."""
+        for key, delayed in self._plan.layers_on(action.subnet, part):
+            if delayed:
+                self._fold(key, action.subnet)
+                continue
+            version, due = self._version[key], bisect_left(self._users[key], action.subnet)
+            self._version[key] += 1
+            if version != due:
+                reason = ": updates follow the order of subnets, and subnet {other} is out of turn."
+                yield self._violation("update", f"{action} updates", reason, action, place, key, version, due)
 
     def recorded_read(self, action: Action, part: int, place: int, seen: dict[LayerKey, int]) -> Iterator[Violation]:
         """Judge the versions that a subnet is recorded to have read on a part."""
-        subnet = action.subnet
-        for key, delayed in self._layers(subnet, part):
-            if delayed:
-                assert self._plan.delay is not None
-                lowest = highest = max(0, subnet - self._plan.delay)
-            else:
-                lowest, highest = self._due(key, subnet)
+        for key, delayed in self._plan.layers_on(action.subnet, part):
+            lowest, highest = self._due(key, action.subnet, delayed)
             version = seen.get(key, -1)
             if not lowest <= version <= highest:
-                yield self._recorded(action, place, key, version, lowest if version < lowest else highest, "read")
+                due = lowest if version < lowest else highest
+                yield self._recorded("read", action, place, key, version, due)
 
     def recorded_update(self, action: Action, part: int, place: int, seen: dict[LayerKey, int]) -> Iterator[Violation]:
         """Judge the versions that a subnet's update is recorded to have changed on a part."""
-        for key, delayed in self._layers(action.subnet, part):
-            # What comes early waits: then the version is that of the first who has not come.
+        for key, delayed in self._plan.layers_on(action.subnet, part):
+            # An early update waits. The version then is that of the first subnet whose update is missing.
             due = self._version[key] if delayed else bisect_left(self._users[key], action.subnet)
             version = seen.get(key, -1)
             if version != due:
-                yield self._recorded(action, place, key, version, due, "update")
+                yield self._recorded("update", action, place, key, version, due)
             if delayed:
                 self._fold(key, action.subnet)
 
-    def _recorded(self, action: Action, place: int, key: LayerKey, version: int, due: int, rule: str) -> Violation:
-        block, name = key
-        users = self._users[key]
-        other = users[max(version, 0)] if version < due else users[min(version, len(users)) - 1]
-        return Violation(
-            rule,
-            f"{action} is recorded to have seen layer {name!r} of block {block} at version {version}, but version "
-            f"{due} is due under {self._contract}: subnet {other} is out of turn.",
-            action.stage, place, action.subnet, other, block, name, version, due,
-        )  # fmt: skip
+    def _due(self, key: LayerKey, subnet: int, delayed: bool) -> tuple[int, int]:
+        """Return the lowest and the highest version that a subnet may read of a layer."""
+        users, contract = self._users[key], self._contract
+        if delayed:
+            assert self._plan.delay is not None
+            due = bisect_left(users, subnet - self._plan.delay)
+            return due, due
+        return bisect_left(users, contract.horizon(subnet)), bisect_left(users, contract.read_limit(subnet))
 
     def _fold(self, key: LayerKey, subnet: int) -> None:
-        """Queue the update of a layer that follows the delay, and fold what is in turn."""
+        """Queue the update of a layer that follows the delay, and fold the updates whose turn it is."""
         users, early = self._users[key], self._early[key]
         early.add(subnet)
         while self._version[key] < len(users) and users[self._version[key]] in early:
             early.remove(users[self._version[key]])
             self._version[key] += 1
 
-    def update(self, action: Action, part: int, place: int) -> Iterator[Violation]:
-        """Judge a subnet's update of all its layers on a part."""
-        subnet = action.subnet
-        for key, delayed in self._layers(subnet, part):
-            users = self._users[key]
-            if delayed:
-                self._fold(key, subnet)
-                continue
-            version, due = self._version[key], bisect_left(users, subnet)
-            self._version[key] += 1
-            if version != due:
-                other = users[version] if version < due else users[min(version, len(users)) - 1]
-                block, name = key
-                yield Violation(
-                    "update",
-                    f"{action} updates layer {name!r} of block {block} at version {version}, but version "
-                    f"{due} is due: updates follow the order of subnets, and subnet {other} is out of turn.",
-                    action.stage, place, subnet, other, block, name, version, due,
-                )  # fmt: skip
+    def _recorded(self, rule: str, action: Action, place: int, key: LayerKey, version: int, due: int) -> Violation:
+        reason = f" under {self._contract}: subnet {{other}} is out of turn."
+        return self._violation(rule, f"{action} is recorded to have seen", reason, action, place, key, version, due)
+
+    def _violation(
+        self, rule: str, what: str, reason: str, action: Action, place: int, key: LayerKey, version: int, due: int
+    ) -> Violation:
+        """Return a wrong version; the reason names the ``other`` subnet, whose update is missing or too early."""
+        block, name = key
+        users = self._users[key]
+        other = users[max(version, 0)] if version < due else users[min(version, len(users)) - 1]
+        message = f"{what} layer {name!r} of block {block} at version {version}, but version {due} is due"
+        return Violation(
+            rule, message + reason.format(other=other), action.stage, place, action.subnet, other, block, name,
+            version, due,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Causal waits: the forwards whose input was there before an update that the contract requires."""
+"""Causal waits: forwards whose input had arrived before an update that the contract requires."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 from naspipe.pipeline.action import Kind, PlannedAction
 from naspipe.pipeline.plan import Plan
+from naspipe.pipeline.subnet import LayerKey
 
 _Place = tuple[int, int]
-_Layer = tuple[int, str]
 
 
 class CausalWait(NamedTuple):
-    """A first forward that an earlier subnet's update kept waiting.
+    """A forward that waited for the update of an earlier subnet.
 
     Attributes:
-        update: The latest-ending update that the contract requires before the forward.
+        update: Of the updates that the contract requires before the forward, the one that ends last.
         forward: The first forward of a subnet on a part.
     """
 
@@ -26,29 +26,30 @@ class CausalWait(NamedTuple):
 def causal_waits(plan: Plan) -> list[CausalWait]:
     """Return the forwards that had to wait for an update, in the order in which they start.
 
-    A subnet's first forward on a part waits if a required update ended after its input was there: after the
-    end of the forward on the part before; on the first part inputs are there from tick 0 on. Required are,
-    for each layer of the part, the last user's update below the contract's horizon, and for an always-active
-    layer with delay D the updates of all subnets up to y - 1 - D. Of updates that end at once, the one of the
-    latest subnet counts, on the first of its parts. The plan need not be valid: what is missing is no wait.
+    The first forward of subnet y on a part waits if a required update ended after the forward's input arrived. The
+    input arrives at the end of the forward on the part before; on the first part, at tick 0. Required is, for each
+    layer of the part, the update of the layer's last user below the contract's horizon. For an always-active layer
+    with delay D, the updates of all subnets up to y - 1 - D are required. If several updates end last, the one of the
+    latest subnet counts, on the first of its parts.
 
     Args:
-        plan: Any plan, or trace.
+        plan: Any plan, or trace. It need not be valid: where an action is missing, there is no wait.
     """
+    parts = plan.parts
     forwards: dict[_Place, PlannedAction] = {}
     updates: dict[_Place, PlannedAction] = {}
     for planned in plan.in_time():
         action = planned.action
-        place = action.subnet, action.stage * plan.segments + action.segment
+        place = action.subnet, parts.of(action)
         if action.kind is Kind.UPDATE:
             updates.setdefault(place, planned)
         elif action.kind is Kind.FORWARD and not action.microbatch:
             forwards.setdefault(place, planned)
     index = _RequiredUpdates(plan, updates)
     waits = []
-    for subnet, planned_subnet in enumerate(plan.subnets):
+    for subnet in range(len(plan.subnets)):
         index.advance(subnet)
-        for part in range(len(planned_subnet.cuts) - 1):
+        for part in range(parts.count):
             forward = forwards.get((subnet, part))
             before = forwards.get((subnet, part - 1))
             update = index.latest(subnet, part)
@@ -60,56 +61,50 @@ def causal_waits(plan: Plan) -> list[CausalWait]:
 
 
 class _RequiredUpdates:
-    """Of every layer the update that the next reader must wait for; subnets are looked at in order."""
+    """The update of each layer that a subnet must wait for, for one subnet after another."""
 
     def __init__(self, plan: Plan, updates: dict[_Place, PlannedAction]) -> None:
         self._plan = plan
         self._updates = updates
-        # The last update of each layer below the horizon; and with a delay, the latest-ending one.
-        self._last: dict[_Layer, PlannedAction | None] = {}
-        self._latest: dict[_Layer, PlannedAction | None] = {}
-        self._settled = self._settled_delayed = 0
+        # Without a delay, the last required update of each layer; with a delay, the one that ends last.
+        self._last: dict[LayerKey, PlannedAction | None] = {}
+        self._latest: dict[LayerKey, PlannedAction | None] = {}
+        # The updates of all subnets below are required.
+        self._required = self._required_delayed = 0
 
     def advance(self, subnet: int) -> None:
-        """Take in the updates that a subnet's reads must hold."""
+        """Add the updates that must come before a subnet's reads."""
         horizon, delay = self._plan.contract.horizon(subnet), self._plan.delay
-        while self._settled < horizon:
-            for layer, delayed, update in self._updates_of(self._settled):
+        while self._required < horizon:
+            for layer, delayed, update in self._updates_of(self._required):
                 if not delayed:
                     self._last[layer] = update
-            self._settled += 1
-        while delay is not None and self._settled_delayed < subnet - delay:
-            for layer, delayed, update in self._updates_of(self._settled_delayed):
+            self._required += 1
+        while delay is not None and self._required_delayed < subnet - delay:
+            for layer, delayed, update in self._updates_of(self._required_delayed):
                 if delayed:
                     # Gradients are folded in order, so an earlier subnet may be the one that is late.
                     self._latest[layer] = _later(self._latest.get(layer), update)
-            self._settled_delayed += 1
+            self._required_delayed += 1
 
     def latest(self, subnet: int, part: int) -> PlannedAction | None:
-        """Return the latest-ending update that a subnet needs on a part, or None."""
-        planned, latest = self._plan.subnets[subnet], None
-        for block in range(planned.cuts[part], planned.cuts[part + 1]):
-            for name, strict in planned.layers[block]:
-                required = self._latest if self._is_delayed(strict) else self._last
-                latest = _later(latest, required.get((block, name)))
+        """Return the last update to end that a subnet needs on a part, or None."""
+        latest = None
+        for layer, delayed in self._plan.layers_on(subnet, part):
+            latest = _later(latest, (self._latest if delayed else self._last).get(layer))
         return latest
 
-    def _updates_of(self, subnet: int) -> list[tuple[_Layer, bool, PlannedAction | None]]:
+    def _updates_of(self, subnet: int) -> list[tuple[LayerKey, bool, PlannedAction | None]]:
         """Return for every layer of a subnet whether it follows the delay, and its update."""
-        planned = self._plan.subnets[subnet]
         return [
-            ((block, name), self._is_delayed(strict), self._updates.get((subnet, part)))
-            for part in range(len(planned.cuts) - 1)
-            for block in range(planned.cuts[part], planned.cuts[part + 1])
-            for name, strict in planned.layers[block]
+            (layer, delayed, self._updates.get((subnet, part)))
+            for part in range(self._plan.parts.count)
+            for layer, delayed in self._plan.layers_on(subnet, part)
         ]
-
-    def _is_delayed(self, strict: bool) -> bool:
-        return not strict and self._plan.delay is not None
 
 
 def _later(one: PlannedAction | None, other: PlannedAction | None) -> PlannedAction | None:
-    """Return the update that ends later; of equals the latest subnet's, on the first of its parts."""
+    """Return the update that ends later; if both end at once, the later subnet's, or the one on the earlier part."""
     if one is None or other is None:
         return one or other
     return max(one, other, key=lambda u: (u.end, u.action.subnet, -u.action.stage, -u.action.segment))

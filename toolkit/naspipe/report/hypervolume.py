@@ -12,7 +12,7 @@ from optuna.trial import create_trial
 
 from naspipe.report.figures import ACCENT, new_figure
 from naspipe.search.objective import Objective
-from naspipe.search.quiet import quiet_optuna
+from naspipe.search.study import quiet_optuna
 from naspipe.search.trial import Trial, complete_trials
 
 MARGIN = 0.1

@@ -10,8 +10,7 @@ from optuna.importance import MeanDecreaseImpurityImportanceEvaluator, get_param
 
 from naspipe.report.figures import ACCENT, new_figure
 from naspipe.search.objective import Objective
-from naspipe.search.quiet import quiet_optuna
-from naspipe.search.study import make_study
+from naspipe.search.study import make_study, quiet_optuna
 from naspipe.search.trial import Trial, complete_trials
 from naspipe.space import SearchSpace
 

@@ -89,14 +89,9 @@ def _flows(plan: Plan) -> Iterator[_Flow]:
     by_action = {planned.action: planned for row in plan.actions for planned in row}
     for row in plan.actions:
         for source in row:
-            action = source.action
-            if source.message is None or action.kind is Kind.UPDATE:
-                continue
-            part = action.stage * plan.segments + action.segment
-            stage, segment = divmod(part + (1 if action.kind is Kind.FORWARD else -1), plan.segments)
-            target = by_action.get(action._replace(stage=stage, segment=segment))
-            if target is not None:
-                yield "message", source, target
+            needing = plan.parts.target_action(source.action)
+            if source.message is not None and needing in by_action:
+                yield "message", source, by_action[needing]
     for wait in causal_waits(plan):
         yield "causal wait", wait.update, wait.forward
 

@@ -1,4 +1,4 @@
-"""Conditions on the metrics of trials, as in ``parameters<1e6``: read strictly, and the nearest miss."""
+"""Conditions on metrics, such as ``parameters<1e6``: read from text, and compared with values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from naspipe.errors import InputError
-from naspipe.search.trial import Trial, complete_trials
 from naspipe.wording import listing, nearest
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -20,19 +19,19 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 
-# The longer signs come first; a metric's name may hold anything but these signs.
+# The longer signs come first. The name of a metric may have all characters except these signs.
 _CONDITION = re.compile(rf"\s*([^<>=]*[^<>=\s])\s*({'|'.join(COMPARISONS)})\s*(\S+)\s*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A metric compared with a number.
+    """A comparison of a metric with a number.
 
     Attributes:
-        metric: Its name.
+        metric: Name of the metric.
         sign: One of ``COMPARISONS``.
-        bound: The number.
+        bound: The number, finite.
     """
 
     metric: str
@@ -47,29 +46,29 @@ class Condition:
         return COMPARISONS[self.sign](value, self.bound)
 
     def miss(self, value: float) -> float:
-        """Return how far a value is off, in parts of the bound (of 1 if that is 0); 0 if it satisfies."""
+        """Return the distance of a value from the bound, relative to the bound (to 1 if that is 0); 0 if it holds."""
         return 0.0 if self.holds(value) else abs(value - self.bound) / (abs(self.bound) or 1.0)
 
 
 def parse_conditions(texts: Iterable[str], metrics: Iterable[str]) -> list[Condition]:
-    """Read conditions, joined by commas or "and" or given one by one.
+    """Read conditions; a text may have several, joined by commas or "and".
 
     Args:
-        texts: As in ``["parameters<1e6, accuracy>=0.9"]``.
-        metrics: The metrics there are.
+        texts: For example ``["parameters<1e6, accuracy>=0.9"]``.
+        metrics: Names of the known metrics.
 
     Raises:
-        InputError: A text is no condition, or names an unknown metric; it lists those that are known.
+        InputError: A text is not a condition, or names an unknown metric.
     """
     known = list(metrics)
     return [_parse(part, text, known) for text in texts for part in re.split(r",|\s+and\s+", text)]
 
 
 def parse_condition(text: str) -> Condition:
-    """Read one condition, whatever metric it names.
+    """Read one condition on any metric.
 
     Raises:
-        InputError: It is none.
+        InputError: The text is not a condition.
     """
     match = _CONDITION.fullmatch(text)
     if match is None or not _NUMBER.fullmatch(match[3]):
@@ -93,39 +92,3 @@ def _parse(part: str, text: str, known: Sequence[str]) -> Condition:
     if name not in known:
         raise InputError(f"there is no metric {name!r}.{nearest(name, known)} The metrics are {listing(known)}.")
     return condition
-
-
-def metrics_of(trials: Sequence[Trial]) -> list[str]:
-    """Return every metric that some trial has, in the order in which they appear."""
-    return list(dict.fromkeys(name for trial in trials for name in trial.metrics))
-
-
-def satisfying(trials: Sequence[Trial], conditions: Sequence[Condition]) -> list[Trial]:
-    """Return the complete trials that satisfy every condition; one without the metric does not.
-
-    Raises:
-        InputError: There are complete trials, but none does; it says which misses by least.
-    """
-    complete = complete_trials(trials)
-    found = [
-        trial
-        for trial in complete
-        if all(c.metric in trial.metrics and c.holds(trial.metrics[c.metric]) for c in conditions)
-    ]
-    if not found and complete:
-        raise InputError(
-            f"no trial satisfies {' and '.join(map(str, conditions))}. {_nearest_miss(complete, conditions)}"
-        )
-    return found
-
-
-def _nearest_miss(trials: Sequence[Trial], conditions: Sequence[Condition]) -> str:
-    """Return which trial misses by least, all misses taken together, and by how much."""
-    able = [trial for trial in trials if all(c.metric in trial.metrics for c in conditions)]
-    if not able:
-        return "No trial has all of these metrics."
-    least = min(able, key=lambda trial: (sum(c.miss(trial.metrics[c.metric]) for c in conditions), trial.index))
-    values = ", ".join(
-        f"{c.metric} {least.metrics[c.metric]:,.12g}" for c in conditions if not c.holds(least.metrics[c.metric])
-    )
-    return f"Trial {least.index} comes nearest: {values}."

@@ -1,23 +1,28 @@
-"""What a configuration says of constraints and measures, checked and found."""
+"""Constraints of a search: read from a configuration, checked before an evaluation, and made part of the space."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from naspipe import registry
 from naspipe.errors import InputError
 from naspipe.search.conditions import Condition, parse_condition
-from naspipe.search.measure import Measure
-from naspipe.search.objective import PARAMETERS, find_measure, measure_name, read_directions
+from naspipe.search.objective import read_directions
+from naspipe.space import Architecture, SearchSpace
 from naspipe.tasks.task import Task
 from naspipe.wording import listing, nearest
 
+MAX_TRIES = 2_000
+"""Random architectures in a row that may violate constraints before the constraints count as impossible."""
+
 
 def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
-    """Return the conditions that candidates must satisfy; the metrics they name may be references.
+    """Return the conditions that every candidate must satisfy, each on a measure or on a reference to one.
 
     Raises:
-        InputError: One is malformed, or is not on a measure.
+        InputError: A text is malformed, or its metric is not a measure.
     """
     metrics, known = read_directions(task), registry.objectives.names()
     constraints = [parse_condition(text) for text in texts]
@@ -27,29 +32,77 @@ def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
             continue
         late = f" {name!r} is known only once a candidate has been evaluated." if name in metrics else ""
         raise InputError(
-            f"a constraint must be on a measure, which is taken before a candidate is evaluated, but is on {name!r}."
+            f"a constraint must be on a measure, which is known before a candidate is evaluated, but is on {name!r}."
             f"{late}{nearest(name, known)} There are {listing(known)}, or a reference: file.py:Class."
         )
     return constraints
 
 
-def find_measures(
-    task: Task,
-    objectives: Sequence[str],
-    constraints: Sequence[Condition],
-    find: Callable[[str], Measure] = find_measure,
-) -> dict[str, Measure]:
-    """Return every measure that a search takes, by the name of its metric.
+class Feasibility:
+    """Decides which architectures satisfy the constraints; each architecture is measured once."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        constraints: Sequence[Condition],
+        measure: Callable[[Architecture], Mapping[str, float]],
+    ) -> None:
+        """Prepare; nothing is measured yet.
+
+        Args:
+            space: The search space.
+            constraints: All of them must hold.
+            measure: Returns an architecture's values of the measures in the constraints.
+        """
+        self._space = space
+        self._constraints = constraints
+        self._measure = measure
+        self._verdicts: dict[Architecture, bool] = {}
+        self._nearest: tuple[float, Architecture, Mapping[str, float]] | None = None
+
+    def __call__(self, architecture: Architecture) -> bool:
+        """Tell whether an architecture satisfies all constraints."""
+        if architecture not in self._verdicts:
+            measured = self._measure(architecture)
+            miss = sum(constraint.miss(measured[constraint.metric]) for constraint in self._constraints)
+            holds = all(constraint.holds(measured[constraint.metric]) for constraint in self._constraints)
+            self._verdicts[architecture] = holds
+            if not holds and (self._nearest is None or miss < self._nearest[0]):
+                self._nearest = (miss, architecture, measured)
+        return self._verdicts[architecture]
+
+    @property
+    def explanation(self) -> str:
+        """A message with the nearest miss if no architecture so far satisfies the constraints; else an empty text."""
+        if any(self._verdicts.values()) or self._nearest is None:
+            return ""
+        _, architecture, measured = self._nearest
+        values = ", ".join(f"{c.metric} {measured[c.metric]:g}" for c in self._constraints)
+        return (
+            f"none of {len(self._verdicts):,} architectures that were tried satisfies search.constraints, "
+            f"{' and '.join(map(str, self._constraints))}. The nearest miss has {values}: "
+            f"{self._space.format(architecture)}. Loosen the constraints."
+        )
+
+
+def constrained(space: SearchSpace, feasible: Callable[[Architecture], bool]) -> SearchSpace:
+    """Return a space with the constraints in its validity rule, so that every strategy obeys them.
 
     Args:
-        task: Its metrics are no measures.
-        objectives: Names of the objectives, as the configuration gives them.
-        constraints: As ``find_constraints`` returned them.
-        find: Returns a measure by its name.
-
-    Raises:
-        PluginError: One cannot be found or imported.
+        space: The search space; it is not changed.
+        feasible: Tells whether a valid architecture satisfies the constraints.
     """
-    metrics = read_directions(task)
-    names = [PARAMETERS, *(name for name in objectives if name not in metrics), *(c.metric for c in constraints)]
-    return {measure_name(name): find(name) for name in dict.fromkeys(names)}
+    plain: Any = type(space)
+
+    class Constrained(plain):  # type: ignore[misc]  # its base is known only now
+        max_tries: ClassVar[int] = MAX_TRIES
+
+        def is_valid(self, architecture: Architecture) -> bool:
+            return bool(plain.is_valid(self, architecture)) and feasible(architecture)
+
+    # Messages name a space by its class.
+    Constrained.__name__ = plain.__name__
+    Constrained.__qualname__ = plain.__qualname__
+    narrowed: SearchSpace = copy.copy(space)
+    narrowed.__class__ = Constrained
+    return narrowed

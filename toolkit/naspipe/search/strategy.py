@@ -1,4 +1,4 @@
-"""Strategy: the search over the trained supernet, by ask and tell."""
+"""Strategy: proposes the architectures of a search, by ask and tell."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from naspipe.space import Architecture, SearchSpace
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an architecture that a strategy proposed.
+    """The result of one proposal.
 
     Attributes:
-        architecture: What was proposed.
-        values: One for each objective, in order; None if the trial failed.
+        architecture: The proposed architecture.
+        values: The values of the objectives, in order; None if the trial failed.
     """
 
     architecture: Architecture
@@ -28,61 +28,66 @@ class Outcome:
 class Strategy(ABC):
     """Proposes architectures and learns from their values.
 
-    Call order: ``start`` once, then ``ask`` and ``tell`` in turn. ``tell`` gets the outcomes of the last
-    ``ask``, all of them, in the order in which it proposed them, so a search does not depend on which
-    evaluation ends first. An architecture may be proposed again: it is told its value again, is not
-    evaluated, and costs no budget. One object serves one search, and draws only from keys of its seed.
-    What ``start`` raises is bad input; what ``ask`` or ``tell`` raises ends the search, whose trials are kept.
-    A search that is resumed starts a new object and goes through what was told again, so no state is saved; ``ask``
-    must therefore be a function of space, directions, seed and what was told. Constraints are part of the space's
-    validity rule.
+    Call order: ``start``, then ``ask`` and ``tell`` in turn. ``start`` may be called again before the first ``ask``;
+    the last call counts. (A run starts its strategy when it checks the configuration, and where the search has
+    constraints once more when it begins: then they are part of the space's validity rule.)
+
+    ``tell`` gets the outcomes of the last ``ask``, all of them, in the order of the proposals, so a search does not
+    depend on which evaluation ends first. A strategy may propose an architecture again: it is told the same values,
+    without another evaluation, and without cost to the budget. One object serves one search.
+
+    ``ask`` must be a function of space, directions, seed and what was told, and may draw only from keys of the seed. No
+    state is saved: a search that is resumed starts a new object, asks it again, and tells it the recorded values.
+
+    An error that ``start`` raises is bad input. One that ``ask`` or ``tell`` raises ends the search; its trials are
+    kept.
 
     Attributes:
-        learns: Whether what it proposes depends on what it is told.
+        learns: Whether its proposals depend on outcomes.
     """
 
     learns: ClassVar[bool] = True
 
     @abstractmethod
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
-        """Prepare for a search.
+        """Prepare for a search, and forget an earlier ``start``.
 
         Args:
-            space: What is searched.
-            directions: Which way is better, for each objective.
+            space: The search space.
+            directions: ``maximize`` or ``minimize`` for each objective.
             seed: The run's seed.
         """
 
     @property
     def generation_size(self) -> int:
-        """Number of architectures that one ``ask`` returns."""
+        """Number of architectures that one ``ask`` returns, at least 1."""
         return 1
 
     @abstractmethod
     def ask(self) -> list[Architecture]:
-        """Return the next ``generation_size`` architectures, valid ones of the space.
+        """Return the next ``generation_size`` architectures, all valid.
 
         Raises:
-            SpaceError: The validity rule refuses everything that was tried.
+            SpaceError: No valid architecture was found.
         """
 
     @abstractmethod
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn the outcomes of the last ``ask``, in its order."""
+        """Learn from the outcomes of the last ``ask``, which are in the order of its proposals."""
 
 
 def sign_of_only_objective(name: str, directions: Sequence[Direction]) -> float:
-    """Return what to multiply the objective's value by so that less is better.
+    """Return 1 or -1: the only objective's value times this is a cost, for which smaller is better.
 
     Args:
-        name: The strategy, for the error.
-        directions: Which way is better, for each objective.
+        name: Name of the strategy, for messages.
+        directions: ``maximize`` or ``minimize`` for each objective.
 
     Raises:
-        InputError: There are several.
+        InputError: There are several objectives.
     """
     if len(directions) != 1:
         raise InputError(
-            f"{name} is for one objective, but there are {len(directions)}. Choose one, or the strategy evolution."
+            f"{name} is for one objective, but there are {len(directions)}. Keep one, or use the strategy evolution."
         )
     return 1.0 if directions[0] == "minimize" else -1.0

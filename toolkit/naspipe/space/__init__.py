@@ -1,4 +1,4 @@
-"""Search spaces without tensors: decisions, architectures, validity; imports no torch."""
+"""Search spaces without tensors: decisions, architectures, validity rules; imports no torch."""
 
 from naspipe.space.architecture import Architecture as Architecture
 from naspipe.space.decision import Decision as Decision

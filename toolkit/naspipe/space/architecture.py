@@ -14,9 +14,9 @@ from naspipe.wording import listing, nearest
 class Architecture(Mapping[str, Option]):
     """An immutable, hashable assignment of an option to every decision that exists.
 
-    Made by a search space (``space.architecture``, ``space.parse``, a sampler), which vouches that it is
-    one of its own; made by hand it is only a mapping, until ``space.architecture`` has checked it.
-    Two architectures are equal when they make the same choices in the same order of decisions.
+    A search space makes it (by ``space.architecture``, by ``space.parse``, or through a sampler) and has then checked
+    it. One that is made by hand is only a mapping until ``space.architecture`` has checked it. Two architectures are
+    equal if they make the same choices in the same order of decisions.
     """
 
     __slots__ = ("_decisions", "_hash", "_lookup", "_options")
@@ -27,7 +27,7 @@ class Architecture(Mapping[str, Option]):
     _hash: int | None
 
     def __init__(self, choices: Mapping[str, Option]) -> None:
-        """Take a copy of ``choices``, in its order."""
+        """Copy ``choices``, in its order."""
         self._set(tuple(choices), tuple(as_option(option) for option in choices.values()))
 
     def _set(self, decisions: tuple[str, ...], options: tuple[Option, ...]) -> None:
@@ -38,7 +38,7 @@ class Architecture(Mapping[str, Option]):
 
     @classmethod
     def unchecked(cls, decisions: tuple[str, ...], options: tuple[Option, ...]) -> Architecture:
-        """Make one from aligned tuples without a check; for samplers, which draw many."""
+        """Make an architecture of aligned tuples, without a check; for samplers, which draw many."""
         architecture = cls.__new__(cls)
         architecture._set(decisions, options)
         return architecture
@@ -56,7 +56,7 @@ class Architecture(Mapping[str, Option]):
             object.__setattr__(self, "_lookup", lookup)
         if decision not in lookup:
             raise ArchitectureError(
-                f"the architecture makes no decision {decision!r}.{nearest(decision, self)} It decides {listing(self)}."
+                f"the architecture has no decision {decision!r}.{nearest(decision, self)} It has {listing(self)}."
             )
         return lookup[decision]
 
@@ -65,12 +65,12 @@ class Architecture(Mapping[str, Option]):
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The options alone, in the order of decisions."""
+        """The chosen options, in the order of decisions."""
         return self._options
 
     def get(self, decision: str, default: Any = None) -> Any:
         """Return the option chosen for ``decision``, or ``default`` where it does not exist."""
-        # Mapping's own would wait for a KeyError.
+        # The method of Mapping expects a KeyError.
         return self[decision] if decision in self else default  # noqa: SIM401
 
     def __iter__(self) -> Iterator[str]:
@@ -95,12 +95,12 @@ class Architecture(Mapping[str, Option]):
         return f"Architecture({dict(self)!r})"
 
     def to_json(self) -> str:
-        """Return the canonical text: compact JSON in the order of decisions."""
+        """Return the canonical JSON: compact, in the order of decisions."""
         return json.dumps(dict(self), separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Architecture:
-        """Read ``to_json``'s text; arrays become tuples.
+        """Read the JSON that ``to_json`` returns; arrays become tuples.
 
         Raises:
             ArchitectureError: It is not a JSON object.

@@ -1,4 +1,4 @@
-"""Covering: few architectures in which every option of every decision occurs."""
+"""Covering: a few architectures in which every option of every decision occurs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from naspipe.space.architecture import Architecture
 from naspipe.space.space import SearchSpace
 
 MAX_DRAWS = 1_000
-"""Random architectures looked at for options that the first ones left out."""
+"""Random architectures that are searched for the options that are still missing."""
 
 
 def covering_architectures(space: SearchSpace, generator: random.Random) -> Iterator[Architecture]:
-    """Yield valid architectures until every option of every decision has occurred, as far as they can be found.
+    """Yield valid architectures until every option of every decision has occurred, or ``MAX_DRAWS`` did not find it.
 
-    As many as the largest decision has options are enough without a validity rule and without conditional decisions.
+    Without a validity rule and conditional decisions, their number is the number of options of the largest decision.
 
     Args:
         space: The space.
-        generator: What they are drawn from.
+        generator: The source of all random draws.
 
     Raises:
         SpaceError: The validity rule refuses everything that was tried.

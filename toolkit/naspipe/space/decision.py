@@ -14,7 +14,7 @@ Option: TypeAlias = "str | int | float | bool | tuple[Option, ...] | None"
 
 
 def as_option(value: object) -> Option:
-    """Return ``value`` as an option; lists, which JSON makes of tuples, become tuples again.
+    """Return ``value`` as an option; lists, as JSON holds tuples, become tuples.
 
     Raises:
         SpaceError: It is neither a JSON scalar nor a nest of tuples of them.
@@ -25,19 +25,19 @@ def as_option(value: object) -> Option:
         return value
     raise SpaceError(
         "an option must be a text, a number, true, false, None or a tuple of these, but got "
-        f"{value!r} of type {type(value).__name__}. Give it a name, and look the object up by it."
+        f"{value!r} of type {type(value).__name__}. Make its name the option, and find the object by the name."
     )
 
 
 def _as_options(values: object, what: str) -> tuple[Option, ...]:
-    # A set has no order, and a text would be taken letter by letter.
+    # A set has no order, and a text would be split into its letters.
     if isinstance(values, (str, bytes, set, frozenset)) or not isinstance(values, Iterable):
         raise SpaceError(f"{what} must be a list or a tuple, but got {values!r} of type {type(values).__name__}.")
     return tuple(as_option(option) for option in values)
 
 
 def _read_when(name: str, when: object) -> tuple[str | None, tuple[Option, ...]]:
-    """Return a parent's name and options."""
+    """Return name and options of the parent."""
     if when is None:
         return None, ()
     if not isinstance(when, (tuple, list)) or len(when) != 2 or not isinstance(when[0], str):
@@ -55,8 +55,8 @@ class Decision:
 
     Attributes:
         name: Unique within the space.
-        options: At least one; no two may be equal (1 and True are, in Python).
-        parent: Name of the decision that this one depends on, or None: then it always exists.
+        options: At least one; no two may be equal (in Python, 1 equals True).
+        parent: Name of the decision that this one depends on, or None: this one always exists.
         parent_options: The options of ``parent`` under which this decision exists.
     """
 
@@ -77,11 +77,11 @@ class Decision:
 
         Args:
             name: Unique within the space.
-            options: What can be chosen, at least one.
-            when: ``(parent, options of the parent)`` under which this decision exists.
+            options: The options, at least one.
+            when: Name of the parent, and the options of it under which this decision exists.
 
         Raises:
-            SpaceError: No name, no option, two equal options, or what is no list of options.
+            SpaceError: There is no name or no option, two options are equal, or the options are not a list.
         """
         if not name or not isinstance(name, str):
             raise SpaceError(f"a decision must have a text as its name, but got {name!r}.")
@@ -103,10 +103,10 @@ class Decision:
         object.__setattr__(self, "_indices", indices)
 
     def index(self, option: object) -> int:
-        """Return the place of ``option`` among the options.
+        """Return the index of an option.
 
         Raises:
-            ArchitectureError: It is not one of them.
+            ArchitectureError: It is not an option of this decision.
         """
         index = self._indices.get(as_option(option))
         if index is None:

@@ -1,4 +1,4 @@
-"""Neighbours: architectures that differ from another one in one decision, and in what exists because of it."""
+"""Neighbours: architectures that differ in one decision, and in the decisions that exist only because of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def neighbours(space: SearchSpace, architecture: Architecture, generator: random
 
     Args:
         space: The space.
-        architecture: One of it.
-        generator: What order and new decisions are drawn from.
+        architecture: An architecture of the space.
+        generator: The source of the order and of new decisions.
     """
     changes = [
         (decision, option)
@@ -35,12 +35,12 @@ def neighbours(space: SearchSpace, architecture: Architecture, generator: random
 
 
 def mutate(space: SearchSpace, architecture: Architecture, generator: random.Random) -> Architecture | None:
-    """Return a random neighbour: a decision drawn uniformly, another option of it drawn uniformly; None if invalid.
+    """Return a random neighbour: a uniform draw of a decision, then of another option for it; None if it is not valid.
 
     Args:
         space: The space.
-        architecture: One of it.
-        generator: What is drawn from.
+        architecture: An architecture of the space.
+        generator: The source of all draws.
     """
     choices = [d for d in space.decisions if d.name in architecture and len(d.options) > 1]
     if not choices:

@@ -11,18 +11,19 @@ from naspipe.space import Architecture, SearchSpace
 class Sampler(ABC):
     """Says which architecture is trained at each step.
 
-    Call order: ``start`` once, then ``draw`` for 0, 1, 2, ... without a gap. What is drawn must be a
-    function of (seed, index) and of what was drawn before: no clock, no global generator. ``start`` again
-    begins a new sequence. ``state`` after ``draw(index)`` and ``restore`` of it let another sampler go on
-    with ``draw(index + 1)``.
+    Call order: ``start``, then ``draw`` for 0, 1, 2, ... without a gap. What ``draw`` returns must be a function of
+    space, seed, index and the earlier draws: it uses no clock and no global generator. ``start`` may be called at any
+    time, and begins a new sequence. (A process of a run uses one sampler in turn for expected costs, for the plan and
+    for training.) A sampler that restores the ``state`` that another one had after ``draw(index)`` continues with
+    ``draw(index + 1)``.
     """
 
     @abstractmethod
     def start(self, space: SearchSpace, seed: int) -> None:
-        """Prepare for a space.
+        """Begin a new sequence of draws from a space.
 
         Args:
-            space: What is drawn from.
+            space: The search space.
             seed: The run's seed.
 
         Raises:
@@ -30,11 +31,11 @@ class Sampler(ABC):
         """
 
     def state(self) -> dict[str, Any]:
-        """Return what later draws depend on besides (seed, index), as JSON; by default nothing."""
+        """Return everything else that later draws depend on, as JSON; by default nothing."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over the state of another sampler; call it after ``start`` with the same space and seed."""
+        """Take over the state of another sampler; called after ``start`` with the same space and seed."""
         assert not state, "a sampler with a state must restore it"
 
     @abstractmethod
@@ -42,5 +43,5 @@ class Sampler(ABC):
         """Return the architecture of subnet ``index``, a valid one of the space.
 
         Raises:
-            SpaceError: The validity rule refuses everything that was tried.
+            SpaceError: No valid architecture was found.
         """

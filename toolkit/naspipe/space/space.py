@@ -1,4 +1,4 @@
-"""SearchSpace: decisions, a validity rule, and the blocks that are built from them."""
+"""SearchSpace: decisions, a validity rule, and the blocks of the supernet."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 MAX_TRIES = 10_000
-"""Random architectures looked at before a validity rule is said to admit nothing."""
+"""Random architectures that a validity rule may refuse in a row before it counts as admitting nothing."""
 
 
 class SearchSpace(ABC):
-    """Named decisions and the blocks of the supernet that they choose within.
+    """Named decisions, and the blocks of the supernet that run what the decisions choose.
 
-    A plug-in author subclasses it: ``__init__`` takes the space's parameters and passes the decisions
-    to ``super().__init__``; ``blocks`` yields the modules. Only ``blocks`` needs torch, so spaces can
-    be counted, drawn from and planned for without it.
+    In a subclass, ``__init__`` takes the parameters of the space and passes the decisions to ``super().__init__``, and
+    ``blocks`` yields the modules. Only ``blocks`` needs torch: counting, drawing and planning work without it.
 
     Attributes:
+        decisions: The decisions, in order.
+        is_conditional: Whether some decision depends on another one.
         max_tries: Random architectures that the validity rule may refuse in a row.
     """
 
@@ -39,14 +40,16 @@ class SearchSpace(ABC):
         """Check and keep the decisions.
 
         Args:
-            decisions: In the order in which architectures list them; a parent before its children.
+            decisions: The decisions, at least one, in the order of every architecture; a parent before its children.
 
         Raises:
-            SpaceError: There are none, two have one name, or a parent or its option is unknown.
+            SpaceError: There is no decision, two have the same name, or a parent or its option is unknown.
         """
         name = type(self).__name__
         if not isinstance(decisions, Iterable):
-            raise SpaceError(f"{name}.__init__ must pass on a list of decisions, but passed {decisions!r}.")
+            raise SpaceError(
+                f"{name}.__init__ must pass a list of decisions to super().__init__, but passed {decisions!r}."
+            )
         self.decisions = tuple(decisions)
         if not self.decisions:
             raise SpaceError(f"a search space must have at least one decision, but {name} has none.")
@@ -54,8 +57,8 @@ class SearchSpace(ABC):
         for decision in self.decisions:
             if not isinstance(decision, Decision):
                 raise SpaceError(
-                    f"{name}.__init__ must pass on decisions, as in naspipe.Decision('kernel', (3, 5)), but "
-                    f"passed {decision!r} of type {type(decision).__name__}."
+                    f"{name}.__init__ must pass decisions to super().__init__, as in naspipe.Decision('kernel', "
+                    f"(3, 5)), but passed {decision!r} of type {type(decision).__name__}."
                 )
             if decision.name in self._by_name:
                 raise SpaceError(f"decisions must have different names, but two are {decision.name!r}.")
@@ -85,37 +88,37 @@ class SearchSpace(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterable[nn.Module]:
-        """Yield the blocks of the supernet in the order in which data passes them.
+        """Yield the blocks of the supernet, from the input to the output.
 
-        Write it as a generator: each block is then initialised from its own random key. A module that
-        is not a ``Block`` takes part in every architecture (a stem, a head).
+        Write it as a generator: each block is then initialised from a random key of its own. A module that is not a
+        ``Block``, such as a stem or a head, is part of every architecture.
         """
 
     def is_valid(self, architecture: Architecture) -> bool:
-        """Tell whether the validity rule admits an architecture; by default everything is valid."""
+        """Tell whether the validity rule admits an architecture; by default every architecture is valid."""
         return True
 
     def format(self, architecture: Architecture) -> str:
-        """Return the text that people read; override together with ``parse``."""
+        """Return an architecture as text for people; override it together with ``parse``."""
         return " ".join(f"{name}={format_option(option)}" for name, option in architecture.items())
 
     def parse(self, text: str) -> Architecture:
-        """Read an architecture from its JSON; a space with a text form of its own reads that too.
+        """Read an architecture from JSON; a space that overrides ``format`` also reads its own texts.
 
         Raises:
-            ArchitectureError: The text is malformed, or is no architecture of this space.
+            ArchitectureError: The text is malformed, or is not an architecture of this space.
         """
         return self.architecture(Architecture.from_json(text))
 
     def graph(self, architecture: Architecture) -> ArchitectureGraph:
-        """Return what a report draws: by default a chain of the decisions' options."""
+        """Return the drawing of an architecture for a report; by default a chain of its options."""
         return chain_graph([(name, format_option(option)) for name, option in architecture.items()])
 
     def decision(self, name: str) -> Decision:
         """Return a decision by its name.
 
         Raises:
-            SpaceError: There is none of this name.
+            SpaceError: There is no decision of this name.
         """
         if name not in self._by_name:
             raise SpaceError(
@@ -127,8 +130,8 @@ class SearchSpace(ABC):
         """Return ``choices`` as an architecture of this space, in canonical order.
 
         Raises:
-            ArchitectureError: A decision is unknown, missing, or does not exist under these choices;
-                an option is not offered; or the validity rule refuses the whole.
+            ArchitectureError: A decision is unknown, missing, or does not exist under these choices; an option is
+                unknown; or the validity rule refuses the architecture.
         """
         if not isinstance(choices, Mapping):
             raise ArchitectureError(
@@ -184,10 +187,10 @@ class SearchSpace(ABC):
         )
 
     def from_indices(self, indices: Sequence[int]) -> Architecture:
-        """Return the architecture with option ``indices[i]`` for decision i, without the validity rule.
+        """Return the architecture with option ``indices[i]`` of decision i; the validity rule is not checked.
 
         Args:
-            indices: One per decision; those of decisions that do not exist are passed over.
+            indices: One for each decision; those of decisions that do not exist are ignored.
         """
         if not self.is_conditional:
             return Architecture.unchecked(
@@ -201,10 +204,10 @@ class SearchSpace(ABC):
         return Architecture.unchecked(tuple(chosen), tuple(chosen.values()))
 
     def random_architecture(self, generator: random.Random) -> Architecture:
-        """Draw a valid architecture: each decision uniformly, again until the validity rule admits it.
+        """Draw a valid architecture: each decision uniformly, again until the validity rule admits the result.
 
         Raises:
-            SpaceError: None of ``max_tries`` draws was valid.
+            SpaceError: None of ``max_tries`` draws is valid.
         """
         uniform = generator.random
         for _ in range(self.max_tries):
@@ -219,8 +222,8 @@ class SearchSpace(ABC):
 
     @cached_property
     def size(self) -> int:
-        """Number of architectures, before the validity rule."""
-        # Children come after their parents, so that a backward pass sees each child finished.
+        """Number of architectures, without the validity rule."""
+        # Children come after their parents, so in reverse order each child is complete before its parent.
         below = {decision.name: [1] * len(decision.options) for decision in self.decisions}
         total = 1
         for decision in reversed(self.decisions):
@@ -234,17 +237,17 @@ class SearchSpace(ABC):
 
     @property
     def has_rule(self) -> bool:
-        """Whether the space has a validity rule of its own."""
+        """Whether the space has a validity rule."""
         return type(self).is_valid is not SearchSpace.is_valid
 
 
 def exists(decision: Decision, chosen: Mapping[str, Option]) -> bool:
-    """Tell whether a decision exists, given the options of those before it."""
+    """Tell whether a decision exists, given the chosen options of the decisions before it."""
     if decision.parent is None:
         return True
     return decision.parent in chosen and chosen[decision.parent] in decision.parent_options
 
 
 def format_option(option: Option) -> str:
-    """Return an option as people read it."""
+    """Return an option as text for people."""
     return option if isinstance(option, str) else repr(as_option(option))

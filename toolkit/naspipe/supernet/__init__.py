@@ -1,4 +1,4 @@
-"""The supernet in torch: blocks, the layers they share, and extraction of single subnets."""
+"""The supernet in torch: blocks, shared layers, and the extraction of subnets."""
 
 from naspipe.supernet.block import Block as Block
 from naspipe.supernet.block import ChoiceBlock as ChoiceBlock

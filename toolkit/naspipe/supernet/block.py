@@ -1,4 +1,4 @@
-"""Blocks: the modules that a pipeline cuts at, and the layers they share among architectures."""
+"""Blocks: the modules between which a pipeline is partitioned, and their layers, which architectures share."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from naspipe.space import Architecture, Decision, Option
 from naspipe.wording import listing
 
 Payload = Any
-"""What passes between blocks: a tensor, or a nest of tuples, lists and dicts of tensors and None."""
+"""The value that passes between blocks: a tensor, or a nest of tuples, lists and dicts of tensors and None."""
 
 
 class Block(nn.Module):
-    """A module whose work depends on the architecture.
+    """A module whose forward depends on the architecture.
 
-    A subclass implements ``forward(x, architecture)`` and says which parameters belong to which
-    *layer*, the unit of weight sharing. Parameters outside every named layer are *always active*: they
-    take part in every architecture. A layer may be used only when ``used_layers`` names it.
+    A subclass implements ``forward(x, architecture)``, and groups its parameters into named *layers*, the units of
+    weight sharing. Parameters outside every layer are *always active*: every architecture uses them. ``forward`` may
+    use a layer only if ``used_layers`` names it.
     """
 
     def forward(self, x: Payload, architecture: Architecture) -> Payload:
-        """Run the block as the architecture says.
+        """Run the block for an architecture.
 
         Args:
-            x: The payload of the block before; of the first block, a batch's input.
-            architecture: One of the block's space.
+            x: The output of the block before; for the first block, the input of a batch.
+            architecture: An architecture of the space.
 
         Returns:
             The payload for the next block.
@@ -46,23 +46,23 @@ class Block(nn.Module):
         return ()
 
     def variant(self, architecture: Architecture) -> Hashable:
-        """Return what of an architecture decides the form of ``forward``'s output; by default all of it.
+        """Return a key for the tensor spec of the output: equal keys mean equal specs; by default the architecture.
 
-        For equal inputs, architectures of one variant must give the same nest of tensors, with the same shapes, types
-        and need of a gradient. The form of each variant is found by running it once, so fewer variants save time.
+        For inputs of one tensor spec, all architectures of one variant must give the same nest of tensors, with equal
+        shapes, dtypes and ``requires_grad``. Each variant is run once to find its spec, so fewer variants save time.
         """
         return architecture
 
     def extract(self, architecture: Architecture) -> nn.Module:
-        """Return a copy of what an architecture uses, as a module with ``forward(x)``.
+        """Return a copy of everything that an architecture uses, as a module with ``forward(x)``.
 
-        By default it is a copy of the block without its unused layers, bound to the architecture.
-        Override it to return a module with no trace of choices.
+        By default this is a copy of the block without its unused layers, bound to the architecture. Override it to
+        return a module without choices.
         """
         unused = dict(self.layers())
         for name in self.used_layers(architecture):
             del unused[name]
-        # deepcopy's memo maps unused layers to nothing, so that they are never copied.
+        # The memo of deepcopy replaces unused layers, so they are not copied.
         memo: dict[int, Any] = {id(module): nn.Identity() for module in unused.values()}
         return BoundBlock(copy.deepcopy(self, memo), architecture)
 
@@ -81,13 +81,13 @@ class BoundBlock(nn.Module):
 
 
 class FixedBlock(Block):
-    """A block that is the same in every architecture: a stem, a reduction, a head."""
+    """A block that is the same for every architecture, such as a stem, a reduction or a head."""
 
     def __init__(self, module: nn.Module) -> None:
         """Wrap a module.
 
         Args:
-            module: Called with the payload alone. Its parameters are always active.
+            module: Called with the payload only. Its parameters are always active.
         """
         super().__init__()
         self.module = module
@@ -97,7 +97,7 @@ class FixedBlock(Block):
         return self.module(x)
 
     def variant(self, architecture: Architecture) -> Hashable:
-        """Return the same for every architecture."""
+        """Return one key for all architectures."""
         return None
 
     def extract(self, architecture: Architecture) -> nn.Module:
@@ -106,19 +106,18 @@ class FixedBlock(Block):
 
 
 class ChoiceBlock(Block):
-    """A block that runs one of several candidate modules, chosen by one decision."""
+    """A block that runs one of several modules, which one decision chooses."""
 
     def __init__(self, decision: Decision | str, candidates: Mapping[Option, nn.Module]) -> None:
-        """Couple a decision with its candidates.
+        """Connect the options of a decision with their modules.
 
         Args:
-            decision: The decision, or its name. If the decision is given, the candidates must be its
-                options.
-            candidates: A module for every option, called with the payload alone. If the architecture
-                does not make the decision, the payload passes unchanged.
+            decision: The decision, or its name.
+            candidates: A module for every option of the decision, called with the payload only. If an architecture
+                does not have the decision, the payload passes unchanged.
 
         Raises:
-            SpaceError: The candidates are not the decision's options, or there are none.
+            SpaceError: There are no candidates, or they are not the options of the given decision.
         """
         super().__init__()
         if not candidates:
@@ -139,7 +138,7 @@ class ChoiceBlock(Block):
         self.candidates = nn.ModuleDict({self._keys[option]: module for option, module in candidates.items()})
 
     def forward(self, x: Payload, architecture: Architecture) -> Payload:
-        """Run the candidate that the architecture chose."""
+        """Run the module of the chosen option."""
         if self.decision not in architecture:
             return x
         return self.candidates[self._keys[architecture[self.decision]]](x)
@@ -149,24 +148,24 @@ class ChoiceBlock(Block):
         return self._keys[architecture[self.decision]] if self.decision in architecture else None
 
     def layers(self) -> Mapping[str, nn.Module]:
-        """Return the candidates: each is a layer."""
+        """Return the module of each option as a layer."""
         return dict(self.candidates.items())
 
     def used_layers(self, architecture: Architecture) -> Sequence[str]:
-        """Return the chosen candidate's name."""
+        """Return the name of the chosen option's layer."""
         if self.decision not in architecture:
             return ()
         return (self._keys[architecture[self.decision]],)
 
     def extract(self, architecture: Architecture) -> nn.Module:
-        """Return a copy of the chosen candidate."""
+        """Return a copy of the chosen option's module."""
         if self.decision not in architecture:
             return nn.Identity()
         return copy.deepcopy(self.candidates[self._keys[architecture[self.decision]]])
 
 
 def module_key(option: Option) -> str:
-    """Return an option as a word that can name a submodule."""
+    """Return an option as a valid name of a submodule."""
     word = re.sub(r"\W+", "_", str(option)).strip("_") or "option"
-    # nn.ModuleDict refuses the names of its own attributes.
+    # nn.ModuleDict refuses the names of its attributes.
     return f"option_{word}" if hasattr(nn.ModuleDict, word) or word[0].isdigit() else word

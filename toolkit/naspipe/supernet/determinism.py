@@ -1,4 +1,4 @@
-"""What keeps a run bitwise: threads, deterministic algorithms, generators; restored afterwards."""
+"""Settings of torch that keep a run bitwise reproducible: threads, deterministic algorithms, generators."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from naspipe.errors import InputError
 
 @contextlib.contextmanager
 def deterministic(threads: int, device: str) -> Iterator[None]:
-    """Compute reproducibly inside the block, and leave the process as it was.
+    """Compute reproducibly within this context, and restore the settings of the process afterwards.
 
     Args:
-        threads: Threads of torch within an operation. Their number changes results, so it is fixed.
+        threads: Threads of torch within an operation. Their number changes results.
         device: ``cpu`` or ``cuda``.
 
     Raises:
-        InputError: The device is not there.
+        InputError: The device is not available.
     """
     check_device(device)
     if device == "cuda":
-        # Must be set before CUDA starts; cuBLAS is not reproducible without it.
+        # It must be set before CUDA starts. Without it cuBLAS is not reproducible.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = (
         torch.get_num_threads(),
@@ -43,7 +43,7 @@ def deterministic(threads: int, device: str) -> Iterator[None]:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
-        # What a caller may have changed, and a new process has not.
+        # Settings that the caller may have changed get the values that they have in a new process.
         torch.set_default_dtype(torch.float32)
         torch.set_float32_matmul_precision("highest")
         torch.backends.mkldnn.enabled = True  # type: ignore[assignment]  # a property of the module
@@ -59,10 +59,10 @@ def deterministic(threads: int, device: str) -> Iterator[None]:
 
 
 def check_device(device: str) -> None:
-    """Raise an error if a device is not there.
+    """Raise an error if a device is not available.
 
     Raises:
-        InputError: It is not.
+        InputError: It is not available.
     """
     if device == "cuda" and not torch.cuda.is_available():
         build = "" if torch.version.cuda else ", and this build of torch has no CUDA"
@@ -85,8 +85,8 @@ def autocast(precision: str, device: str) -> contextlib.AbstractContextManager[o
 
 
 def seed_generators(key: int) -> None:
-    """Set the generators that the next operations draw from, on the CPU and on the current GPU."""
-    # torch.manual_seed does the same for every backend, a hundred times as slowly.
+    """Seed torch's generators of the CPU and of the current GPU."""
+    # torch.manual_seed seeds every backend, and takes a hundred times as long.
     torch.default_generator.manual_seed(key)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it so
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(key)

@@ -1,4 +1,4 @@
-"""FLOPs of layers: what each block and each of its layers costs, counted on the meta device."""
+"""FLOPs of blocks and layers, counted on the meta device."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from naspipe.supernet.supernet import ALWAYS_ACTIVE, Supernet
 
 
 class LayerFlops:
-    """FLOPs of one forward, for every block what all architectures run and what each layer adds.
+    """FLOPs of one forward.
 
     Attributes:
-        base: For every block the FLOPs outside its strict layers; the smallest seen, where they vary.
-        layers: For every block the FLOPs of each strict layer.
+        base: For every block, the FLOPs outside its strict layers; the smallest number seen, if they vary.
+        layers: For every block, the FLOPs of each strict layer.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -29,7 +29,7 @@ class LayerFlops:
         self.layers: list[dict[str, int]] = [{} for _ in range(blocks)]
 
     def costs(self) -> list[tuple[float, dict[str, float]]]:
-        """Return base and layers of every block, for a cost table."""
+        """Return the costs of every block for a cost table: its base, and its layers."""
         return [
             (float(base or 0), {name: float(value) for name, value in layers.items()})
             for base, layers in zip(self.base, self.layers, strict=True)
@@ -37,13 +37,13 @@ class LayerFlops:
 
 
 def count_flops(supernet: Supernet, inputs: Any) -> LayerFlops:
-    """Count the FLOPs of every layer by running architectures on the meta device in which every option occurs.
+    """Count the FLOPs of every layer, by running architectures in which every option occurs.
 
-    A layer that none of them uses counts as free.
+    A layer that none of these architectures uses counts as 0.
 
     Args:
-        supernet: On the meta device.
-        inputs: A batch's input, on the meta device.
+        supernet: A supernet on the meta device.
+        inputs: The input of a batch, on the meta device.
     """
     found = LayerFlops(len(supernet))
     supernet.train()
@@ -53,7 +53,7 @@ def count_flops(supernet: Supernet, inputs: Any) -> LayerFlops:
 
 
 def _run(supernet: Supernet, architecture: Architecture, inputs: Any, found: LayerFlops) -> None:
-    """Run one architecture and add what it shows."""
+    """Run one architecture, and enter the FLOPs of its layers."""
     payload = inputs
     used = supernet.used_layers(architecture)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def _run(supernet: Supernet, architecture: Architecture, inputs: Any, found: Lay
 def _watch(
     block: Block, names: Sequence[str], counter: FlopCounterMode
 ) -> tuple[dict[str, int], list[torch.utils.hooks.RemovableHandle]]:
-    """Hook the layers' modules so that each adds its share of the counter."""
+    """Add hooks to the modules of layers that count the FLOPs of each."""
     flops = dict.fromkeys(names, 0)
     started: dict[str, int] = {}
     hooks = []

@@ -1,4 +1,4 @@
-"""The meta device: a supernet and its inputs without memory for their values."""
+"""The meta device: a supernet and its inputs without memory for values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build_on_meta(space: SearchSpace, seed: int, freeze_always_active: bool = Fa
         with torch.device("meta"):
             return Supernet(space, seed, freeze_always_active=freeze_always_active)
     except SpaceError:
-        # A space may compute with the values of tensors while it is built; then there is no other way.
+        # A space that reads the values of tensors while it is built needs a real device first.
         return Supernet(space, seed, freeze_always_active=freeze_always_active).to("meta")
 
 

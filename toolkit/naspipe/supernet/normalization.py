@@ -1,8 +1,8 @@
-"""Normalisation statistics: none while the supernet trains, calibrated before a subnet is used.
+"""Running statistics of normalisations: none while the supernet trains, calibrated before a subnet is evaluated.
 
-Running statistics that all subnets write would make results depend on their order, and mix the
-statistics of different subnets. (Calibration after Yu and Huang, "Universally Slimmable Networks",
-2019, and Guo et al., "Single Path One-Shot", 2020.)
+If all subnets updated the same running statistics, results would depend on their order, and the statistics of different
+subnets would mix. (Calibration after Yu and Huang, "Universally Slimmable Networks", 2019, and Guo et al., "Single Path
+One-Shot", 2020.)
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-# Written on modules, so that copies of them remember it.
+# An attribute of modules, so that their copies have it too.
 _MARK = "_naspipe_running_statistics"
 
 
 def drop_statistics(module: nn.Module) -> None:
-    """Take the running statistics of every normalisation below ``module`` away.
+    """Remove the running statistics of every normalisation in ``module``.
 
-    They then normalise by the batch, in training mode and in evaluation mode.
+    These normalisations then use the statistics of each batch, in training mode and in evaluation mode.
     """
     for norm in _norms(module):
         if norm.track_running_stats:
@@ -33,7 +33,7 @@ def drop_statistics(module: nn.Module) -> None:
 
 
 def restore_statistics(module: nn.Module) -> None:
-    """Undo ``drop_statistics``; the statistics are those of a new module."""
+    """Undo ``drop_statistics``; the running statistics are those of a new module."""
     for norm in _norms(module):
         if getattr(norm, _MARK, False):
             delattr(norm, _MARK)
@@ -45,16 +45,16 @@ def restore_statistics(module: nn.Module) -> None:
 
 
 def has_statistics(module: nn.Module) -> bool:
-    """Tell whether some normalisation below ``module`` has running statistics."""
+    """Tell whether some normalisation in ``module`` has running statistics."""
     return any(norm.track_running_stats for norm in _norms(module))
 
 
 def calibrate_statistics(module: nn.Module, inputs: Iterable[Any]) -> None:
-    """Set running statistics to their average over batches; leaves the module in evaluation mode.
+    """Set running statistics to their average over batches, and put the module into evaluation mode.
 
     Args:
         module: An extracted subnet.
-        inputs: Batches of input; the same ones for every subnet that is compared.
+        inputs: The inputs of some batches, the same for all subnets that are compared.
     """
     module.eval()
     norms = [norm for norm in _norms(module) if norm.track_running_stats]
@@ -63,7 +63,7 @@ def calibrate_statistics(module: nn.Module, inputs: Iterable[Any]) -> None:
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # a plain average over the batches
+        norm.momentum = None  # torch's setting for a plain average over the batches
         norm.train()
     with torch.no_grad():
         for x in inputs:

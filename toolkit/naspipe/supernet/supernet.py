@@ -1,4 +1,4 @@
-"""The supernet: all blocks of a search space, with every layer that architectures share."""
+"""The supernet: all blocks of a search space, with the layers that architectures share."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from naspipe.supernet.normalization import drop_statistics, restore_statistics
 from naspipe.usercode import calling
 
 ALWAYS_ACTIVE = "always_active"
-"""Name of the layer of a block's parameters that are outside every named layer."""
+"""Name of the layer that has the block's parameters outside every strict layer."""
 
 
 @dataclass(frozen=True)
 class LayerParameters:
-    """A layer of a block: the parameters it owns.
+    """A layer of a block, with its parameters.
 
     Attributes:
         block: Index of the block.
         name: Name of the layer within the block.
         strict: Whether only some architectures use it; False for the always-active layer.
         parameters: Its parameters, by their path within the block.
-        slots: For each of them the module that holds it, and its name there.
+        slots: For each parameter, the module that has it as an attribute, and the name of the attribute.
     """
 
     block: int
@@ -49,17 +49,17 @@ class LayerParameters:
 
 
 def build_blocks(space: SearchSpace, seed: int, purpose: str, own: Container[int] | None = None) -> Iterator[Block]:
-    """Build the blocks of a space one by one, each initialised from its own key.
+    """Build the blocks of a space one by one, each initialised from a key of its own.
 
     Args:
         space: The search space.
         seed: The run's seed.
-        purpose: What the weights are for; another purpose gives other weights.
-        own: Indices of the blocks that get memory, or None: all do. The others are built on the meta device, as far
-            as the space builds them one by one.
+        purpose: The use of the weights, a part of the key: another purpose gives other weights.
+        own: Indices of the blocks that get memory, or None: all. The others are built on the meta device, if the space
+            builds its blocks one by one.
 
     Raises:
-        SpaceError: The space yields something that is no module, or no block at all.
+        SpaceError: The space yields something that is not a module, or yields no block.
     """
     count = 0
     end = object()
@@ -89,9 +89,14 @@ def build_blocks(space: SearchSpace, seed: int, purpose: str, own: Container[int
 
 
 class Supernet(nn.Module):
-    """Every block of a search space, holding the weights of all architectures at once.
+    """All blocks of a search space, with the weights of all architectures.
 
-    Normalisations keep no running statistics in it; ``extract`` gives them back.
+    Its normalisations have no running statistics; those of an extracted subnet have.
+
+    Attributes:
+        space: The search space.
+        blocks: The blocks.
+        layers_by_block: For every block, its layers that have parameters, by name.
     """
 
     def __init__(
@@ -103,10 +108,10 @@ class Supernet(nn.Module):
             space: The search space.
             seed: Decides the initial weights.
             own: As for ``build_blocks``.
-            freeze_always_active: Let parameters outside every strict layer need no gradient.
+            freeze_always_active: Set ``requires_grad`` of all parameters outside strict layers to False.
 
         Raises:
-            SpaceError: The blocks are not well formed.
+            SpaceError: The blocks are malformed.
         """
         super().__init__()
         self.space = space
@@ -115,7 +120,6 @@ class Supernet(nn.Module):
         if freeze_always_active:
             for block in self:
                 _freeze_always_active(block)
-        # For every block its layers that have parameters, by name.
         self.layers_by_block = [layers_of(block, index) for index, block in enumerate(self)]
         _refuse_tied(self.layers_by_block)
 
@@ -128,22 +132,22 @@ class Supernet(nn.Module):
         return len(self.blocks)
 
     def forward(self, x: Payload, architecture: Architecture) -> Payload:
-        """Run one architecture with the shared weights; training goes another way, through stages.
+        """Run one architecture with the shared weights; training runs the blocks through stages instead.
 
         Args:
-            x: A batch's input.
-            architecture: One of the space.
+            x: The input of a batch.
+            architecture: An architecture of the space.
         """
         for block in self:
             x = block(x, architecture)
         return x
 
     def layers(self) -> list[LayerParameters]:
-        """Return every layer that has parameters, block by block."""
+        """Return all layers that have parameters, block by block."""
         return [layer for block in self.layers_by_block for layer in block.values()]
 
     def used_layers(self, architecture: Architecture) -> list[tuple[LayerParameters, ...]]:
-        """Return the layers with parameters that an architecture uses, for every block."""
+        """Return for every block the layers with parameters that an architecture uses."""
         return [
             used_layers(block, self.layers_by_block[index], index, architecture) for index, block in enumerate(self)
         ]
@@ -159,19 +163,18 @@ class Supernet(nn.Module):
     def extract(self, architecture: Architecture) -> nn.Sequential:
         """Return a copy of one subnet with the shared weights, as an ordinary module.
 
-        Its normalisations have running statistics again, those of a new module: calibrate or train it
-        before evaluating it.
+        Its normalisations have the running statistics of a new module: calibrate or train it before you evaluate it.
         """
         return _assemble(block.extract(architecture) for block in self)
 
 
 def build_subnet(space: SearchSpace, architecture: Architecture, seed: int) -> nn.Sequential:
-    """Return one subnet with fresh weights, as an ordinary module; never holds the whole supernet.
+    """Return one subnet with fresh weights, as an ordinary module; the supernet's blocks are built one after another.
 
     Args:
         space: The search space.
-        architecture: One of the space.
-        seed: Decides the initial weights; they are not those of a supernet with the same seed.
+        architecture: An architecture of the space.
+        seed: Decides the initial weights, which differ from those of a supernet with the same seed.
     """
     return _assemble(block.extract(architecture) for block in build_blocks(space, seed, "subnet"))
 
@@ -190,10 +193,10 @@ def _freeze_always_active(block: Block) -> None:
 
 
 def layers_of(block: Block, index: int) -> dict[str, LayerParameters]:
-    """Return the layers of a block that have parameters, by name; always-active ones that are frozen are in none.
+    """Return the layers of a block that have parameters, by name; frozen always-active parameters belong to no layer.
 
     Raises:
-        SpaceError: Two layers share a parameter, or a layer's module is not part of the block.
+        SpaceError: Two layers share a parameter, or the module of a layer is not part of the block.
     """
     paths = {id(parameter): path for path, parameter in block.named_parameters()}
     owners: dict[int, str] = {}
@@ -203,7 +206,7 @@ def layers_of(block: Block, index: int) -> dict[str, LayerParameters]:
         for parameter in module.parameters():
             if id(parameter) not in paths:
                 raise SpaceError(
-                    f"block {index}: layer {name!r} must be part of the block, but a parameter of it is "
+                    f"block {index}: layer {name!r} must be part of the block, but one of its parameters is "
                     "not. Assign its module to an attribute of the block."
                 )
             if id(parameter) in owners:
@@ -214,10 +217,10 @@ def layers_of(block: Block, index: int) -> dict[str, LayerParameters]:
             owners[id(parameter)] = name
             parameters[paths[id(parameter)]] = parameter
         if name == ALWAYS_ACTIVE:
-            raise SpaceError(f"block {index}: a layer must not be called {name!r}.")
+            raise SpaceError(f"block {index}: the name of a layer must not be {name!r}. Choose another one.")
         if parameters:
             layers[name] = LayerParameters(index, name, True, parameters, _slots(block, parameters))
-    # What is frozen and always active never changes: nobody waits for it, so it is in no layer.
+    # Frozen always-active parameters never change, so no subnet waits for them, and they need no layer.
     rest = {path: p for path, p in block.named_parameters() if id(p) not in owners and p.requires_grad}
     if rest:
         layers[ALWAYS_ACTIVE] = LayerParameters(index, ALWAYS_ACTIVE, False, rest, _slots(block, rest))
@@ -234,7 +237,7 @@ def used_layers(
     """Return the layers with parameters that a block uses for an architecture.
 
     Raises:
-        SpaceError: ``used_layers`` names a layer that ``layers`` does not, or one twice.
+        SpaceError: The block's ``used_layers`` names an unknown layer, or one layer twice.
     """
     names = tuple(block.used_layers(architecture))
     unknown = [name for name in names if name not in layers and name not in block.layers()]

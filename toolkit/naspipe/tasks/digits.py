@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import gzip
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field
 
@@ -28,9 +32,24 @@ class Digits(ClassificationTask):
 
     def load(self, seed: int) -> Splits:
         """Return inputs (samples, 1, 8, 8) in [-1, 1] and targets (samples,) in [0, 10)."""
-        from sklearn.datasets import load_digits
-
-        data = load_digits()
-        inputs = torch.from_numpy(data.images).float().unsqueeze(1) / 8 - 1
-        targets = torch.from_numpy(data.target).long()
+        table = _read_table()
+        inputs = torch.from_numpy(table[:, :-1].reshape(-1, 8, 8)).float().unsqueeze(1) / 8 - 1
+        targets = torch.from_numpy(table[:, -1]).long()
         return split_tensors(inputs, targets, seed, validation=self.validation, test=self.test)
+
+
+def _read_table() -> np.ndarray[Any, Any]:
+    """Return scikit-learn's table of digits: (1797, 65), 64 pixels in [0, 16] and the class.
+
+    Importing ``sklearn.datasets`` takes every process of a run more than a second, so its file is read where it lies.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    for folder in (spec.submodule_search_locations if spec is not None else None) or []:
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return np.column_stack([digits.data, digits.target])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,14 +19,21 @@ from naspipe.config.resolve import (
 )
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import Key, path_text
-from naspipe.errors import ConfigError, InputError, Problem, SpaceError
+from naspipe.errors import ConfigError, InputError, NaspipeWarning, Problem, SpaceError
 from naspipe.keys import keyed_random
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.executor import Executor, PipelineShape
 from naspipe.search.conditions import Condition
-from naspipe.search.constraints import find_constraints, find_measures
+from naspipe.search.constraints import find_constraints
 from naspipe.search.measure import Measure
-from naspipe.search.objective import Objective, find_measure, find_objectives, measure_name, read_directions
+from naspipe.search.objective import (
+    Objective,
+    find_measure,
+    find_measures,
+    find_objectives,
+    measure_name,
+    read_directions,
+)
 from naspipe.search.strategy import Strategy
 from naspipe.space import SearchSpace
 from naspipe.space.sampler import Sampler
@@ -75,7 +83,7 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
     sampler = builder.plugin(SAMPLER, config.sampler.parameters)
     executor = builder.plugin(EXECUTOR, config.executor.options)
     strategy = builder.plugin(STRATEGY, config.search.strategy.parameters)
-    # One object of each measure, whether it is an objective, a constraint's subject or both.
+    # One object of each measure, also where it is both an objective and the subject of a constraint.
     find = functools.cache(find_measure)
     objectives: list[Objective] = []
     constraints: list[Condition] = []
@@ -91,7 +99,7 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
     if space is not None:
         builder.attempt(SPACE.key, lambda: _require_usable(space))
     if not builder.problems and space is not None:
-        builder.attempt(SAMPLER.key, lambda: sampler.start(space, config.seed), _name(sampler, "start()"))
+        builder.start_sampler(sampler, space)
         directions = [objective.direction for objective in objectives]
         builder.attempt(
             STRATEGY.key, lambda: strategy.start(space, directions, config.seed), _name(strategy, "start()")
@@ -99,16 +107,38 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
     if strategy is not None:
         what = _name(strategy, "generation_size")
         builder.attempt(STRATEGY.key, lambda: _as_size(strategy.generation_size, what), what)
-    if executor is not None:
-        builder.attempt(("training", "delay"), lambda: check_delay(config, executor))
+    builder.check_delay(executor)
     builder.attempt(("training", "device"), lambda: check_device(config.training.device))
-    if builder.problems:
-        raise ConfigError(builder.problems)
+    builder.finish()
     return Components(space, task, sampler, executor, strategy, objectives, constraints, measures)
 
 
+def replace_components(components: Components, before: RunConfig, config: RunConfig) -> Components:
+    """Construct sampler and executor again where another configuration has others, and share the rest.
+
+    Args:
+        components: The plug-ins of ``before``.
+        before: A configuration.
+        config: A configuration that differs from it in sampler, executor, delay, or what concerns no plug-in.
+
+    Raises:
+        ConfigError: A plug-in refuses its parameters, or a delay is set where the contract has none.
+    """
+    builder = _Builder(config, lambda key: "")
+    sampler, executor = components.sampler, components.executor
+    if (config.executor.name, config.executor.options) != (before.executor.name, before.executor.options):
+        executor = builder.plugin(EXECUTOR, config.executor.options)
+    if config.sampler != before.sampler:
+        sampler = builder.plugin(SAMPLER, config.sampler.parameters)
+        if sampler is not None:
+            builder.start_sampler(sampler, components.space)
+    builder.check_delay(executor)
+    builder.finish()
+    return replace(components, sampler=sampler, executor=executor)
+
+
 class _Builder:
-    """Collects what goes wrong, so that all of it is reported at once."""
+    """Collects problems, so that all are reported together."""
 
     def __init__(self, config: RunConfig, origin: Callable[[Key], str]) -> None:
         self.problems: list[Problem] = []
@@ -116,12 +146,12 @@ class _Builder:
         self._origin = origin
 
     def attempt(self, key: Key, action: Callable[[], Any], called: str = "") -> Any:
-        """Return the action's result; None, with a problem noted, if it refuses its input.
+        """Return the result of a function; None, with a problem noted, if it refuses its input.
 
         Args:
-            key: The section to blame.
-            action: What is tried.
-            called: What of a plug-in it calls, if it does.
+            key: The section that the problem is reported for.
+            action: The function to call.
+            called: The method of a plug-in that it calls, for messages; empty: none.
         """
         try:
             if not called:
@@ -138,6 +168,24 @@ class _Builder:
         for part in slot.key:
             section = getattr(section, part)
         return self.attempt(slot.key, lambda: construct(slot.registry, section.name, values))
+
+    def start_sampler(self, sampler: Sampler, space: SearchSpace) -> None:
+        """Start a sampler, which may refuse the space or warn."""
+        self.attempt(SAMPLER.key, lambda: sampler.start(space, self._config.seed), _name(sampler, "start()"))
+
+    def check_delay(self, executor: Executor | None) -> None:
+        """Check that no delay is set where the contract of an executor, if it could be constructed, has none."""
+        if executor is not None:
+            self.attempt(("training", "delay"), lambda: _check_delay(self._config, executor))
+
+    def finish(self) -> None:
+        """Report the problems, if there are any.
+
+        Raises:
+            ConfigError: There are.
+        """
+        if self.problems:
+            raise ConfigError(self.problems)
 
 
 def _require_usable(space: SearchSpace) -> None:
@@ -163,12 +211,14 @@ def contract_of(config: RunConfig, executor: Executor) -> Contract:
     return executor.contract(PipelineShape(section.stages, training.microbatches, training.subnets, section.segments))
 
 
-def check_delay(config: RunConfig, executor: Executor) -> None:
-    """Raise an error if a delay is set where the executor's contract has none.
+def start_again(sampler: Sampler, space: SearchSpace, seed: int) -> None:
+    """Start a sampler of a configuration that has been checked; its warnings were shown then."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NaspipeWarning)
+        sampler.start(space, seed)
 
-    Raises:
-        InputError: It is.
-    """
+
+def _check_delay(config: RunConfig, executor: Executor) -> None:
     training, section = config.training, config.executor
     contract = contract_of(config, executor)
     if training.delay is not None and not contract.allows_delay:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from naspipe.config.resolve import EXECUTOR, SAMPLER, STRATEGY, construct, resolve, resolve_file
+from naspipe.config.resolve import STRATEGY, construct, resolve, resolve_file
 from naspipe.config.schema import RunConfig
 from naspipe.config.source import Source
-from naspipe.errors import ConfigError, NaspipeWarning, Problem
+from naspipe.errors import ConfigError, Problem
 from naspipe.pipeline.contract import Contract
 from naspipe.pipeline.costs import CostTable
 from naspipe.search.strategy import Strategy
+from naspipe.space import SearchSpace
 from naspipe.supernet.determinism import deterministic
 from naspipe.supernet.meta import build_on_meta
 from naspipe.supernet.supernet import Supernet
 from naspipe.tasks.data import Splits
 from naspipe.tasks.loading import load_splits
-from naspipe.training.components import Components, build_components, check_delay, contract_of
+from naspipe.training.components import Components, build_components, contract_of, replace_components
 from naspipe.training.planning import Planning, find_costs
 
 DEFAULT_DELAY = 8
@@ -30,21 +29,23 @@ DEFAULT_DELAY = 8
 
 
 class CommonParts:
-    """What contexts of one space, task and seed have in common.
+    """The objects that contexts of one space, task and seed share.
 
     Attributes:
         costs: The costs of the blocks that have been found, by the value of ``executor.costs``.
+        is_strategy_used: Whether the strategy of the plug-ins has served a search.
     """
 
     def __init__(self, config: RunConfig, components: Components) -> None:
-        """Make nothing yet."""
+        """Make nothing yet; each object is made when it is first asked for."""
         self._config = config
         self._components = components
         self.costs: dict[str, CostTable] = {}
+        self.is_strategy_used = False
 
     @cached_property
     def splits(self) -> Splits:
-        """The task's data, the same whatever the caller has set in torch."""
+        """The task's data; settings of torch that the caller has made do not change it."""
         training = self._config.training
         with deterministic(training.threads, training.device):
             return load_splits(self._components.task, self._config.seed)
@@ -57,7 +58,7 @@ class CommonParts:
 
 
 class RunContext:
-    """What a run is made of, handed from one phase to the next.
+    """The objects that a run is made of, handed from one phase to the next.
 
     Plug-ins are constructed with the context. Data, meta supernet and costs are made when they are first asked for.
     """
@@ -75,7 +76,7 @@ class RunContext:
             config: The configuration; its delay is filled in if it is missing and the contract allows one.
             components: Its plug-ins.
             costs: Costs of the blocks, if they are known from another process.
-            common: What this context shares with others; by default nothing.
+            common: The objects that this context shares with others; by default none.
         """
         delay, contract = config.training.delay, contract_of(config, components.executor)
         if delay is None and contract.allows_delay:
@@ -85,7 +86,6 @@ class RunContext:
         self.components = components
         self.contract: Contract = contract
         self._common = common or CommonParts(config, components)
-        self._strategy_used = False
         if costs is not None:
             self.set_costs(costs)
 
@@ -139,7 +139,7 @@ class RunContext:
         """The costs of the blocks; a profile must have been measured before (``training/profiling.py``).
 
         Raises:
-            InputError: The costs cannot be had.
+            InputError: The table of costs does not fit.
         """
         if not self.knows_costs:
             self.set_costs(find_costs(self.config, self.meta_supernet, lambda: self.splits))
@@ -151,38 +151,33 @@ class RunContext:
 
     @cached_property
     def planning(self) -> Planning:
-        """What plans are made from."""
+        """The source of this run's plans."""
         return Planning(self.config, self.components, self.meta_supernet, self.costs)
 
     def with_config(self, config: RunConfig) -> RunContext:
-        """Return the context of a configuration that differs in sampler, executor, delay and number of subnets only.
+        """Return the context of another configuration of the same space, task, seed, strategy and measures.
 
-        Plug-ins whose sections differ are constructed anew; everything else is shared.
+        Sampler and executor are constructed again where their sections differ; everything else is shared.
 
         Raises:
             ConfigError: A plug-in refuses its parameters, or a delay is set where the contract has none.
         """
-        before, components = self.config, self.components
-        if (config.executor.name, config.executor.options) != (before.executor.name, before.executor.options):
-            executor = construct(EXECUTOR.registry, config.executor.name, config.executor.options)
-            components = replace(components, executor=executor)
-        if config.sampler != before.sampler:
-            sampler = construct(SAMPLER.registry, config.sampler.name, config.sampler.parameters)
-            with warnings.catch_warnings():
-                # What does not fit the space was said when the sampler was checked.
-                warnings.simplefilter("ignore", NaspipeWarning)
-                sampler.start(components.space, config.seed)
-            components = replace(components, sampler=sampler)
-        check_delay(config, components.executor)
+        components = replace_components(self.components, self.config, config)
         return RunContext(config, components, common=self._common)
 
-    def take_strategy(self) -> Strategy:
-        """Return a strategy that has served no search; the caller starts it."""
-        section, is_new = self.config.search.strategy, not self._strategy_used
-        self._strategy_used = True
-        if is_new:
-            return self.components.strategy
-        strategy: Strategy = construct(STRATEGY.registry, section.name, section.parameters)
+    def take_strategy(self, space: SearchSpace) -> Strategy:
+        """Return a strategy that has been started for a search in a space; a strategy serves one search only.
+
+        Args:
+            space: The run's space, or the same with constraints.
+        """
+        components, config = self.components, self.config
+        strategy, section = components.strategy, config.search.strategy
+        if self._common.is_strategy_used:
+            strategy = construct(STRATEGY.registry, section.name, section.parameters)
+        if self._common.is_strategy_used or space is not components.space:
+            strategy.start(space, [objective.direction for objective in components.objectives], config.seed)
+        self._common.is_strategy_used = True
         return strategy
 
 

@@ -1,12 +1,13 @@
-"""Subnets in flight: how many the stages need, and what fewer cost.
+"""What keeps the stages busy: how many subnets must be in flight, and how far apart equal options must be.
 
-A letter each: S stages, M micro-batches, N subnets, W of them in flight at most, c[s] what a unit costs stage s,
+Letters: S stages, M micro-batches, N subnets, at most W of them in flight. c[s] is the cost of a unit on stage s,
 forward and backward together.
 
-Stage s works M * c[s] for a subnet, after its first micro-batch has passed the stages before and until its last one
-starts back through them. So a subnet is in flight for at least L = max over s of c[0] + ... + c[s-1] + M * c[s].
-Not more than W are at any time, so that N of them take N * L / W at least (Little's law), of which S stages work
-N * M * (c[0] + ... + c[S-1]). With equal costs L is (S + M - 1) c, and the bubble at least 1 - W * M / (S + M - 1).
+Stage s works M * c[s] ticks for a subnet. Before that, the first micro-batch has passed the earlier stages; after
+that, the last one passes back through them. So a subnet is in flight for at least L ticks, where L is the maximum
+over s of c[0] + ... + c[s-1] + M * c[s]. At most W subnets are in flight at any time, so N subnets take at least
+N * L / W ticks (Little's law). In this time the S stages work N * M * (c[0] + ... + c[S-1]) ticks. With equal costs
+L is (S + M - 1) c, and the bubble is at least 1 - W * M / (S + M - 1).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from naspipe.space import SearchSpace
 
 
 def stage_costs(scenario: Scenario, layout: Layout) -> list[int]:
-    """Return what a unit costs each stage, forward and backward, summed over the first subnets.
+    """Return the cost of a unit on each stage, forward and backward, summed over the first subnets.
 
     Raises:
         InputError: The layout does not fit.
@@ -27,25 +28,25 @@ def stage_costs(scenario: Scenario, layout: Layout) -> list[int]:
     if layout.partition == "balanced":
         # Each subnet has its own partition, as even as can be.
         return [1] * layout.stages
-    cuts = scenario.cuts(layout)[:: layout.segments]
-    return [sum(scenario.expected_costs[start:end]) for start, end in itertools.pairwise(cuts)]
+    cuts, costs = scenario.cuts(layout), scenario.expected_costs
+    return [sum(costs[block] for block in layout.parts.blocks_of_stage(stage, cuts)) for stage in range(layout.stages)]
 
 
 def needed_in_flight(costs: Sequence[int], microbatches: int) -> int:
     """Return how many subnets must be in flight for the costliest stage to work without a break.
 
     Args:
-        costs: What a unit costs each stage.
+        costs: Cost of a unit on each stage.
         microbatches: Micro-batches of each batch.
     """
     return -(-_passage(costs, microbatches) // (microbatches * max(costs)))
 
 
 def least_bubble(costs: Sequence[int], microbatches: int, in_flight: int) -> float:
-    """Return a lower bound on the bubble of any plan with so many subnets in flight at most.
+    """Return a lower bound on the bubble of any plan for a number of subnets in flight.
 
     Args:
-        costs: What a unit costs each stage.
+        costs: Cost of a unit on each stage.
         microbatches: Micro-batches of each batch.
         in_flight: Subnets in flight at most.
     """
@@ -54,7 +55,7 @@ def least_bubble(costs: Sequence[int], microbatches: int, in_flight: int) -> flo
 
 
 def _passage(costs: Sequence[int], microbatches: int) -> int:
-    """Return the least time that a subnet is in flight."""
+    """Return the least number of ticks that a subnet is in flight, L."""
     before = [0, *itertools.accumulate(costs)]
     return max(below + microbatches * cost for below, cost in zip(before, costs, strict=False))
 
@@ -62,8 +63,8 @@ def _passage(costs: Sequence[int], microbatches: int) -> int:
 def spaced_distance(space: SearchSpace, stages: int, microbatches: int) -> int:
     """Return the least distance of spaced sampling that keeps a pipeline busy, as far as the space allows.
 
-    It is ceil(stages / micro-batches), but no more than the largest decision has options less two: beyond that, every
-    decision of the space would draw its options in a cycle.
+    It is ceil(stages / micro-batches), but at most the number of options of the largest decision minus 2. With a
+    larger distance, every decision of the space would draw its options in a cycle.
 
     Args:
         space: The search space.
