@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import multiprocessing
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked import CONTEXT, call_in_fork, fork_server
+from forked import call_in_fork, fork_server, use_forks
 from torch import nn
 
 from naspipe import ChoiceBlock, ClassificationTask, Decision, SearchSpace, Splits, split_tensors
@@ -35,8 +34,7 @@ def forks() -> Iterator[None]:
 @pytest.fixture
 def forked_processes(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the processes of workers, stages and the conformance kit be forks, where it matters not how they start."""
-    for module in (multiprocessing, torch.multiprocessing):
-        monkeypatch.setattr(module, "get_context", lambda method=None: CONTEXT)
+    use_forks(monkeypatch.setattr)
     ask_by(monkeypatch, lambda request: json.loads(call_in_fork(_answer_as_text, request)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
+
+import torch
 
 PRELOAD = "forked_imports"
 
@@ -31,7 +34,14 @@ class ForkedProcess(ForkServerProcess):
     def run(self) -> None:
         os.environ.clear()
         os.environ.update(self._environment)
-        super().run()
+        # A fork asks the process that it comes from for other forks; Python would start one more.
+        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+        try:
+            super().run()
+        except BaseException:
+            # As long as a new process with torch takes to end; else two that fail one after the other seem to at once.
+            time.sleep(0.5)
+            raise
 
 
 class ForkedContext(ForkServerContext):
@@ -41,6 +51,22 @@ class ForkedContext(ForkServerContext):
 
 
 CONTEXT = ForkedContext()
+
+
+def use_forks(put: Callable[[object, str, object], None] = setattr) -> None:
+    """Let the processes of workers and of stages be forks.
+
+    Args:
+        put: Sets an attribute; monkeypatch.setattr where it is to be undone.
+    """
+    for module in (multiprocessing, torch.multiprocessing):
+        put(module, "get_context", lambda method=None: CONTEXT)
+
+
+def server_id() -> int | None:
+    """Return the id of the process that forks, if there is one."""
+    found: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return found
 
 
 @contextmanager
