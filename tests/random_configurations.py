@@ -17,7 +17,7 @@ from naspipe.executors import Executor, PipelineShape, StageView
 from naspipe.pipeline.action import Action, PlannedAction
 from naspipe.pipeline.contract import CAUSAL, Contract
 from naspipe.pipeline.planner import Planner
-from naspipe.training.events import SubnetRecord
+from naspipe.training.trainer import SubnetRecord
 
 Outcome = tuple[dict[str, str], list[SubnetRecord]]
 

@@ -1,4 +1,4 @@
-"""Checkpoints: a training that is cut anywhere and goes on in any layout ends with the same bits."""
+"""Checkpoints: a training that is interrupted anywhere and resumed in any layout ends with the same bits."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from naspipe.training import checkpoint as checkpoint_module
 from naspipe.training.checkpoint import CheckpointFolder
 from naspipe.training.context import RunContext, as_config
 from naspipe.training.drain_schedule import INTERVAL, DrainSchedule
-from naspipe.training.events import SubnetRecord
 from naspipe.training.files import TrainingFiles
 from naspipe.training.recorder import Recorder
 from naspipe.training.session import TrainingSession
+from naspipe.training.trainer import SubnetRecord
 
 SUBNETS = 40
 
@@ -107,7 +107,7 @@ def test_samplers_that_remember_go_on_where_they_were(tmp_path: Path, sampler: d
     assert rest == records[21:]
 
 
-def test_bulks_are_cut_between_each_other_only(tmp_path: Path) -> None:
+def test_checkpoints_drain_only_between_bulks(tmp_path: Path) -> None:
     def bulky(checkpoint: dict[str, Any]) -> RunConfig:
         return configured({"name": "gpipe", "stages": 2, "options": {"bulk": 4}, "checkpoint": checkpoint}, delay=None)
 
@@ -192,7 +192,7 @@ class TestFiles:
         ("name", "change", "message"),
         [
             ("part0.safetensors", lambda b: b[:-10], "it has .* bytes instead of"),
-            ("part0.safetensors", lambda b: b[:-10] + bytes([b[-10] ^ 1]) + b[-9:], "its checksum is another one"),
+            ("part0.safetensors", lambda b: b[:-10] + bytes([b[-10] ^ 1]) + b[-9:], "its checksum has changed"),
             ("manifest.json", lambda b: b[:-10], "it is not JSON"),
         ],
         ids=["truncated", "flipped", "manifest"],

@@ -172,9 +172,9 @@ def test_a_used_up_space_is_said_in_the_summary(command: Command, config: Path, 
     overrides = ("--set", "space.blocks=1", "--set", "search.strategy={name: random}")
     code, text, _ = command("run", config, "--out", tmp_path / "out", *overrides)
     assert code == 0
-    assert "Search ended early the space is used up: all of its 4 architectures" in text
+    assert "Search ended early the space is exhausted: all of its 4 architectures" in text
     report = (tmp_path / "out" / "report.html").read_text()
-    assert "The search ended early: the space is used up" in report
+    assert "The search ended early: the space is exhausted" in report
 
 
 def test_a_run_whose_reader_has_gone_goes_on(config: Path, tmp_path: Path) -> None:

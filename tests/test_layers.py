@@ -25,9 +25,9 @@ def make(strict: bool, delay: int, name: str = "SGD") -> tuple[Layer, nn.Paramet
     ), parameter
 
 
-def backward(reading: Snapshot, subnet: int) -> None:
+def backward(snapshot: Snapshot, subnet: int) -> None:
     """Leave a gradient that depends on the subnet and on what it read."""
-    tensor = reading.tensors["w"]
+    tensor = snapshot.tensors["w"]
     (tensor * tensor * (subnet + 1)).sum().backward()
 
 
@@ -58,7 +58,7 @@ def test_always_active_layers_fold_in_order_whatever_order_subnets_run_in(
     delay: int, subnets: int, name: str, choose: object
 ) -> None:
     layer, parameter = make(False, delay, name)
-    readings: dict[int, Snapshot] = {}
+    snapshots: dict[int, Snapshot] = {}
     updated: set[int] = set()
     started: set[int] = set()
     while len(updated) < subnets:
@@ -66,16 +66,16 @@ def test_always_active_layers_fold_in_order_whatever_order_subnets_run_in(
         ready = [
             ("read", y) for y in range(subnets) if y not in started and all(x in updated for x in range(y - delay))
         ]
-        ready += [("update", y) for y in readings]
+        ready += [("update", y) for y in snapshots]
         step, subnet = choose.choice(ready)
         if step == "read":
-            readings[subnet] = layer.read(subnet)
-            assert readings[subnet].version == max(0, subnet - delay)
+            snapshots[subnet] = layer.read(subnet)
+            assert snapshots[subnet].version == max(0, subnet - delay)
             started.add(subnet)
         else:
-            reading = readings.pop(subnet)
-            backward(reading, subnet)
-            layer.update(subnet, reading, 0.01)
+            snapshot = snapshots.pop(subnet)
+            backward(snapshot, subnet)
+            layer.update(subnet, snapshot, 0.01)
             updated.add(subnet)
         assert layer.num_versions <= delay + 1
         assert len(layer._unread) <= delay + 1
@@ -87,9 +87,9 @@ def test_a_strict_layer_is_updated_in_place_while_nobody_else_reads_it() -> None
     layer, parameter = make(True, 0)
     place = parameter.data_ptr()
     for subnet in range(3):
-        reading = layer.read(subnet)
-        backward(reading, subnet)
-        layer.update(subnet, reading, 0.1)
+        snapshot = layer.read(subnet)
+        backward(snapshot, subnet)
+        layer.update(subnet, snapshot, 0.1)
     assert parameter.data_ptr() == place
     assert layer.version == 3
 
@@ -108,11 +108,11 @@ def test_a_reader_in_flight_keeps_the_version_it_read() -> None:
 
 def test_a_backward_through_a_version_that_was_overwritten_is_refused() -> None:
     layer, _ = make(True, 0)
-    reading = layer.read(0)
-    loss = (reading.tensors["w"] ** 2).sum()
+    snapshot = layer.read(0)
+    loss = (snapshot.tensors["w"] ** 2).sum()
     # As a broken plan would: the update comes before the backward, and nobody is known to read.
-    reading.tensors["w"].grad = torch.ones(4)
-    layer.update(0, reading, 0.1)
+    snapshot.tensors["w"].grad = torch.ones(4)
+    layer.update(0, snapshot, 0.1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -141,8 +141,8 @@ def test_a_frozen_layer_is_read_and_never_updated() -> None:
     layer = Layer(LayerParameters(0, "a", False, {"w": parameter}), lambda p: torch.optim.SGD(p), delay=1)
     place = parameter.data_ptr()
     for subnet in range(4):
-        reading = layer.read(subnet)
-        assert not reading.tensors["w"].requires_grad
-        layer.update(subnet, reading, 0.1)
+        snapshot = layer.read(subnet)
+        assert not snapshot.tensors["w"].requires_grad
+        layer.update(subnet, snapshot, 0.1)
     assert torch.equal(parameter, torch.ones(2))
     assert parameter.data_ptr() == place

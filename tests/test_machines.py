@@ -316,7 +316,7 @@ def test_those_who_follow_end_as_the_leader_does(raised: BaseException, code: in
     ended = caught.value
     assert (ended.code if isinstance(ended, SystemExit) else ended.exit_code) == code
     if code != 143:
-        assert f"ended with code {code}; it says why" in str(ended)
+        assert f"ended with code {code}; its output says why" in str(ended)
 
 
 def test_those_who_follow_end_when_there_is_nothing_to_train(orders: TCPStore) -> None:
@@ -331,7 +331,7 @@ def test_a_leader_that_is_lost_while_others_wait_is_reported(orders: TCPStore, m
 
     monkeypatch.setattr(TCPStore, "check", check)
     with pytest.raises(
-        TrainingError, match=r"must end before the others, but rank 1 on \S+ has lost it: .*reset by peer"
+        TrainingError, match=r"must live until its command has ended, but rank 1 on \S+ has lost it: .*reset by peer"
     ):
         torchrun.follow()
 

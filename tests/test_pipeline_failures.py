@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from conftest import TINY, Command, TinySpace, TinyTask
-from test_pipeline_processes import HERE, children, digests, settings
+from test_pipeline_processes import children, digests, settings
 from torch import Tensor, nn
 
 from naspipe import Architecture, Batch, Block, ChoiceBlock, Dataset, Splits, Supernet
@@ -26,9 +26,8 @@ from naspipe.verification.equality import train_once
 
 
 @pytest.fixture(autouse=True)
-def paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the stages' processes import the tests."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+def paths(forked_processes: None) -> None:
+    """Let the stages' processes be forks; test_pipeline_processes.py starts new ones."""
 
 
 def in_stage() -> bool:
@@ -90,7 +89,7 @@ class BrokenBackward(Stage0):
 
 
 class Cropped(Stage0):
-    """The form of its output depends on values, which the meta device has none of."""
+    """The shape of its output depends on values, which the meta device does not have."""
 
     def work(self, x: Tensor) -> Any:
         return x[..., : 3 if x.max() > 0 else 4]
@@ -129,7 +128,7 @@ class FaultySpace(TinySpace):
             [
                 "action 0F0, subnet 0 (op0=", "block 1 (FixedBlock) must return what it returns for zeros on the meta "
                 "device, float32 (10, 4, 4, 4), since that is what other stages expect, but returned float32 "
-                "(10, 4, 4, 3). Let the form of its output not depend on the values of its input",
+                "(10, 4, 4, 3). The tensor spec of its output must not depend on the values of its input",
             ],
         ),
     ],
@@ -230,8 +229,8 @@ class TupledSpace(TinySpace):
 
 TUPLED: dict[str, Any] = {"space": {"name": "test_pipeline_failures:TupledSpace"}}
 LIE = (
-    r"action 0F\d+, subnet \d+ \(op0=.*: block 1 \(Tupled\) must return the same form for all architectures of its "
-    r"variant 'all', but returned (.*) for another one, and (.*) now\. Let variant\(\) tell apart all that decides"
+    r"action 0F\d+, subnet \d+ \(op0=.*: block 1 \(Tupled\) must return the same tensor spec for all architectures of "
+    r"its variant 'all', but returned (.*) for another one, and (.*) now\. variant\(\) must return different"
 )
 
 

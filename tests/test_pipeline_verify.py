@@ -71,10 +71,10 @@ def test_a_read_of_the_wrong_version_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_an_update_applied_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Layer.update
 
-    def twice(self: Layer, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
-        update(self, subnet, reading, lr, skip)
+    def twice(self: Layer, subnet: int, snapshot: Snapshot, lr: float, skip: bool = False) -> None:
+        update(self, subnet, snapshot, lr, skip)
         if subnet == 4 and self._delay is None:
-            self._step([t.grad for t in reading.tensors.values()], lr)
+            self._step([t.grad for t in snapshot.tensors.values()], lr)
 
     messages = seeded(monkeypatch, "update", twice)
     assert any("is recorded to have seen layer" in m and "due under causal" in m for m in messages)
@@ -83,9 +83,9 @@ def test_an_update_applied_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_update_that_is_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Layer.update
 
-    def late(self: Layer, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
+    def late(self: Layer, subnet: int, snapshot: Snapshot, lr: float, skip: bool = False) -> None:
         if subnet != 4 or self._delay is not None:
-            update(self, subnet, reading, lr, skip)
+            update(self, subnet, snapshot, lr, skip)
 
     messages = seeded(monkeypatch, "update", late)
     assert any("is recorded to have seen layer" in message for message in messages)
@@ -140,12 +140,12 @@ def test_an_update_that_comes_too_late_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_an_update_of_the_wrong_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Layer.update
 
-    def out_of_order(self: Layer, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
+    def out_of_order(self: Layer, subnet: int, snapshot: Snapshot, lr: float, skip: bool = False) -> None:
         if self._delay is None:
-            update(self, subnet, reading, lr, skip)
+            update(self, subnet, snapshot, lr, skip)
         else:
             # What comes early does not wait for its turn.
-            update(self, self.version, reading, lr, skip)
+            update(self, self.version, snapshot, lr, skip)
 
     executor = {"name": "csp", "stages": 3, "partition": [1, 1, 3]}
     more: dict[str, Any] = {"delay": 6, "sampler": {"name": "uniform"}}
@@ -196,13 +196,13 @@ def test_a_skipped_subnet_leaves_weights_and_optimizer_and_advances_the_version(
 
     layer, parameter = make(True, 0, "AdamW")
     for subnet in range(2):
-        reading = layer.read(subnet)
-        backward(reading, subnet)
-        layer.update(subnet, reading, 0.1)
+        snapshot = layer.read(subnet)
+        backward(snapshot, subnet)
+        layer.update(subnet, snapshot, 0.1)
     before = digest_tensors({"w": parameter})
-    reading = layer.read(2)
-    backward(reading, 2)
-    layer.update(2, reading, 0.1, skip=True)
+    snapshot = layer.read(2)
+    backward(snapshot, 2)
+    layer.update(2, snapshot, 0.1, skip=True)
     assert layer.version == 3
     assert digest_tensors({"w": parameter}) == before
     assert layer.optimizer is not None
@@ -232,9 +232,9 @@ def test_verify_compares_within_what_contracts_promise() -> None:
 def test_verify_finds_a_runtime_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Layer.update
 
-    def bent(self: Layer, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
+    def bent(self: Layer, subnet: int, snapshot: Snapshot, lr: float, skip: bool = False) -> None:
         # Right versions, wrong numbers, and only where a part starts late in the supernet.
-        update(self, subnet, reading, lr * (1 + 1e-6 * (len(running) > 1)), skip)
+        update(self, subnet, snapshot, lr * (1 + 1e-6 * (len(running) > 1)), skip)
 
     running: list[int] = []
     init = Part.__init__

@@ -428,7 +428,7 @@ class TestInOneProcess:
         ("overrides", "message"),
         [
             (["training.subnets=30"], "before which 40 subnets have been trained, but training.subnets is 30"),
-            (["sampler={name: fair}"], "'fair' cannot continue from what was saved at subnet 40"),
+            (["sampler={name: fair}"], "'fair' cannot continue from the state saved at subnet 40"),
         ],
     )
     def test_a_fork_that_cannot_go_on_says_why(
@@ -461,7 +461,7 @@ class TestFiles:
         first = []
         with (
             pytest.warns(NaspipeWarning, match="000000060/part0.* is damaged: it has .* bytes instead of"),
-            pytest.warns(NaspipeWarning, match="000000040/part0.* is damaged: its checksum is another one"),
+            pytest.warns(NaspipeWarning, match="000000040/part0.* is damaged: its checksum has changed"),
         ):
             reopen(interrupted.path, watch=first.append).resume()
         assert first[0].done == 21
@@ -571,7 +571,7 @@ class TestFiles:
 
 
 @pytest.mark.parametrize("executor", [{}, {"transport": "distributed"}, {"name": "gpipe", "options": {"bulk": 4}}])
-def test_the_trace_of_a_training_that_was_cut_keeps_its_contract(
+def test_the_trace_of_a_training_that_drains_keeps_its_contract(
     tmp_path: Path, command: Command, executor: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)

@@ -26,11 +26,10 @@ from naspipe.runs.export import export_model
 from naspipe.search.objective import Objective
 from naspipe.supernet.determinism import deterministic
 from naspipe.training.context import as_config
-from naspipe.training.data_parallel import SINGLE_PROCESS, SingleProcess
 from naspipe.training.distributed import requirements
 from naspipe.training.distributed.data_parallel import DataParallelProcess
 from naspipe.training.progress import Progress, Watch, ignore
-from naspipe.training.standalone import EpochRecord, retrain
+from naspipe.training.standalone import SINGLE_PROCESS, EpochRecord, SingleProcess, retrain
 
 HERE = Path(__file__).parent
 ALL = ["scratch", "inherit", "finetune"]

@@ -27,11 +27,11 @@ from naspipe.tasks.data import EpochOrder, split_batch
 from naspipe.training.boundary import backward_block, enter_block, leave_block
 from naspipe.training.components import build_components
 from naspipe.training.context import RunContext, as_config
-from naspipe.training.events import SubnetRecord
 from naspipe.training.planning import Planning
 from naspipe.training.recorder import Recorder
 from naspipe.training.session import TrainingSession
 from naspipe.training.stage_model import StageModel
+from naspipe.training.trainer import SubnetRecord
 
 
 class Paced(Planning):

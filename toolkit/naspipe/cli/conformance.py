@@ -30,7 +30,7 @@ def show_conformance(
     space: str | None,
     config: Path | None,
 ) -> bool:
-    """Check plug-ins and print the verdicts; tell whether everything holds.
+    """Check plug-ins and print the verdicts; return whether everything holds.
 
     Args:
         plugin: Name or reference, with parameters as in ``gpipe:bulk=4``; None: every plug-in of the configuration.
@@ -140,7 +140,7 @@ def _title(subject: Subject) -> str:
 
 
 def _show(results: Iterator[Result]) -> bool:
-    """Print each result as it comes, and a summary; tell whether nothing fails."""
+    """Print each result as it comes, and a summary; return whether nothing fails."""
     counts = dict.fromkeys(_WORDS, 0)
     for result in results:
         counts[result.verdict] += 1

@@ -1,4 +1,4 @@
-"""What ``naspipe compare`` and ``naspipe simulate`` measured: a table, a CSV file and a page."""
+"""The measurements of ``naspipe compare`` and ``naspipe simulate``: a table, a CSV file and a page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def show_comparison(comparison: Comparison, csv_file: Path | None, html_file: Path | None) -> None:
-    """Train each combination, print a row for each, and write the files asked for."""
+    """Train each combination, print a row for each, and write the files."""
     with watching(data=True) as watch:
         rows = list(comparison.run(watch))
     show_table(comparison_table(rows))
@@ -36,7 +36,7 @@ def show_comparison(comparison: Comparison, csv_file: Path | None, html_file: Pa
 
 
 def show_simulation(simulation: Simulation, csv_file: Path | None, html_file: Path | None) -> None:
-    """Run the simulations, print a table of means with spread, and write the files asked for."""
+    """Run the simulations, print a table of means with spread, and write the files."""
     simulation.check()
     console = Console(stderr=True)
     rows = list(track(simulation.run(), total=simulation.count, console=console, disable=not console.is_terminal))
@@ -60,7 +60,7 @@ def _spread(values: Sequence[float]) -> Spread:
 def _write(
     rows: Rows, csv_file: Path | None, html_file: Path | None, write_page: Callable[[Rows, Path, str], None]
 ) -> None:
-    """Write the files asked for; a page names the command that measured its rows."""
+    """Write the rows to the given files; a page names the command that measured its rows."""
     if csv_file is not None:
         write_csv(csv_file, list(rows[0]), rows)
         say(f"CSV        {csv_file}")

@@ -1,4 +1,4 @@
-"""Everything that the commands print: lines, tables, and the progress of what takes long."""
+"""Lines, tables and progress, as all commands print them."""
 
 from __future__ import annotations
 
@@ -168,5 +168,5 @@ class _PlainLines:
 
 
 def _sentence(progress: Progress) -> str:
-    """Return what a phase does before its first step."""
+    """Return the detail of a phase that prepares its first step, as a sentence."""
     return f"{progress.detail[:1].upper()}{progress.detail[1:]}"

@@ -29,7 +29,7 @@ def show_plan(
     trace_file: Path | None,
     layer_bytes: Mapping[tuple[int, str], int] | None = None,
 ) -> bool:
-    """Print grid, figures and verdict, and write the files asked for; tell whether the contract is kept."""
+    """Print grid, figures and verdict, and write the files; return whether the contract is kept."""
     console = Console()
     show(draw_grid(plan, console.width), console)
     violations = find_violations(plan)

@@ -70,7 +70,7 @@ def check_plugin(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter; may be repeated.")
     ] = None,
 ) -> None:
-    """Check a plug-in of any kind and print what holds and what does not; ends with 1 if something does not."""
+    """Check a plug-in of any kind and print each verdict; ends with 1 if something does not hold."""
     from naspipe.cli.conformance import show_conformance
 
     if not show_conformance(plugin, overrides or [], task, inputs, space, config):

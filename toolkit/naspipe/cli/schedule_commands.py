@@ -25,7 +25,7 @@ TRANSPORTS = ("in-process", "distributed")
 
 
 def validate(config: ConfigArgument, overrides: SetOption = None) -> None:
-    """Check a configuration and print what it would run; trains nothing."""
+    """Check a configuration and print the run that it describes; trains nothing."""
     from naspipe.cli.output import announce
 
     announce("Checking", config, data=True)

@@ -41,7 +41,7 @@ def show_validation(context: RunContext) -> None:
 
 
 def _planning(context: RunContext, watch: Watch) -> Planning:
-    """Return what a forecast is made from; FLOPs stand for costs that a run would measure."""
+    """Return the planning for a forecast, with FLOPs in place of costs that a run would measure."""
     config = context.config
     if config.executor.costs == PROFILE:
         executor = config.executor.model_copy(update={"costs": FLOPS})

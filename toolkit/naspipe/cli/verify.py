@@ -24,7 +24,7 @@ def show_verification(
     transports: Sequence[str],
     subnets: int | None,
 ) -> bool:
-    """Train, and print a table, violations and differences; tell whether every contract was kept."""
+    """Train, and print a table, violations and differences; return whether every contract was kept."""
     table = Table(("executor", "stages", "transport", "contract", "bubble", "digest", "result"))
     kept = True
     details = []
@@ -49,7 +49,7 @@ def show_resume_verification(
     transports: Sequence[str],
     subnets: int | None,
 ) -> bool:
-    """Interrupt and resume trainings, and print a table, violations and differences; tell whether nothing differs."""
+    """Interrupt and resume trainings, and print a table, violations and differences; return whether nothing differs."""
     table = Table(("executor", "stages", "transport", "contract", "checkpoints", "digest", "result"))
     kept = True
     details = []

@@ -1,1 +1,1 @@
-"""What is tried before a run starts: task, space, options and layout."""
+"""Checks before a run starts: task, space, options and layout."""

@@ -1,4 +1,4 @@
-"""The layout of a run, checked before it starts: whether it fits space and machine, and keeps the stages busy."""
+"""The check of a run's layout: whether it fits the space and the machine, and keeps the stages busy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from naspipe.training.progress import Progress, Watch, ignore
 
 
 def check_layout(context: RunContext, watch: Watch = ignore) -> Planning:
-    """Refuse a layout that does not fit the space, or this machine; nothing is measured.
+    """Refuse a layout that does not fit the space or this machine; nothing is measured.
 
     Args:
         context: The run.
-        watch: Told before FLOPs are counted.
+        watch: Called before FLOPs are counted.
 
     Returns:
-        What plans are made from; with uniform costs where the costs are still to be measured.
+        The source of the run's plans; with uniform costs if the costs are still to be measured.
 
     Raises:
         InputError: The layout does not fit.
@@ -45,11 +45,11 @@ def check_layout(context: RunContext, watch: Watch = ignore) -> Planning:
 
 
 def planning_without_profile(context: RunContext, watch: Watch = ignore) -> Planning:
-    """Return what plans are made from, with uniform costs where the costs are still to be measured.
+    """Return the source of a run's plans, with uniform costs if the costs are still to be measured.
 
     Args:
         context: The run.
-        watch: Told before FLOPs are counted.
+        watch: Called before FLOPs are counted.
     """
     costs, subnets = context.config.executor.costs, context.config.training.subnets
     if costs == FLOPS and not context.knows_costs:
@@ -66,13 +66,14 @@ def warn_of_idle_stages(planning: Planning) -> None:
 
 
 def warn_of_few_in_flight(scenario: Scenario, layout: Layout, executor: Executor) -> None:
-    """Warn if the delay of always-active layers, or the window, keeps stages idle, and say how long.
+    """Warn if the delay of always-active layers or the window keeps stages idle, and estimate the bubble.
 
     Args:
         scenario: The subnets. With a delay D at most D + 1 of them are in flight, since each reads always-active layers
             after the update of the subnet D + 1 before it.
         layout: The layout, which fits.
-        executor: An executor that fills a fixed pattern never has more in flight than that, and is left alone.
+        executor: The executor. If it has a fixed pattern, more subnets in flight than that pattern needs are not
+            missed.
     """
     stages, microbatches = layout.stages, scenario.microbatches
     costs = stage_costs(scenario, layout)
@@ -82,7 +83,7 @@ def warn_of_few_in_flight(scenario: Scenario, layout: Layout, executor: Executor
     delayed = scenario.delay + 1 if scenario.delay is not None and scenario.always_active else own
     if min(window, delayed) >= enough:
         return
-    few, advice = [], []  # Where both keep stages idle, raising one of them is not enough.
+    few, advice = [], []  # If both keep stages idle, raising one of them is not enough.
     if delayed < enough:
         few.append(f"training.delay is {scenario.delay}, but {stages} stages need {enough - 1}")
         advice.append("training.delay, which changes the result")

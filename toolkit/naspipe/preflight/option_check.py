@@ -1,4 +1,4 @@
-"""Every candidate tried once before a run starts: that blocks fit each other, and use the layers they name."""
+"""The check of options: each is tried once, to see that blocks fit each other and use the layers that they name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from naspipe.training.tensor_spec import PayloadSpec, TensorSpec, spec_of
 from naspipe.usercode import calling, user_traceback
 
 MAX_TRAINED = 16
-"""Architectures that are tried on real numbers, forward and backward; the others only on the meta device."""
+"""Number of architectures that run forward and backward on real numbers; the others run on the meta device only."""
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -37,8 +37,8 @@ def check_options(supernet: Supernet, meta: Supernet, batch: Batch, loss: Loss, 
         seed: The run's seed.
 
     Raises:
-        SpaceError: A block fails on what a candidate of the block before returns, changes a buffer, or uses a layer
-            that it does not name, or a backward fails.
+        SpaceError: A block fails on the output of the block before, changes a buffer, or uses a layer that it does not
+            name; or a backward fails.
         TaskError: The loss fails.
     """
     seen: list[dict[str, PayloadSpec]] = [{} for _ in supernet]
@@ -53,13 +53,13 @@ def check_options(supernet: Supernet, meta: Supernet, batch: Batch, loss: Loss, 
             with torch.no_grad():
                 _forward(meta, architecture, on_meta, seen)
         except SpaceError:
-            # A block may need the values of tensors, which the meta device lacks.
+            # A block may need values of tensors, which the meta device does not have.
             meta_works = False
             _train(supernet, architecture, batch, loss, seen)
 
 
 def find_misfit(supernet: Supernet, batch: Batch, seed: int) -> SpaceError | None:
-    """Return what two candidates of a block differ in, if that is why the next block fails.
+    """Return an error if the next block fails because two options of a block return different shapes.
 
     Args:
         supernet: The supernet, on the CPU; it is left as it is.
@@ -74,7 +74,7 @@ def find_misfit(supernet: Supernet, batch: Batch, seed: int) -> SpaceError | Non
                 _forward(supernet, architecture, batch.inputs, seen)
             except SpaceError as error:
                 failures.append((architecture, error))
-    # Only now is it known what every candidate returns.
+    # Now the shapes that every option returns are known.
     for architecture, _ in failures:
         try:
             _forward(supernet, architecture, batch.inputs, seen)
@@ -86,11 +86,11 @@ def find_misfit(supernet: Supernet, batch: Batch, seed: int) -> SpaceError | Non
 
 
 class _MisfitError(SpaceError):
-    """Two candidates of one block return different shapes, and the next block takes only one of them."""
+    """Two options of a block return different shapes, and the next block takes only one of them."""
 
 
 def _forward(supernet: Supernet, architecture: Architecture, payload: Any, seen: list[dict[str, PayloadSpec]]) -> Any:
-    """Run all blocks, and note the form of what each returned for each choice."""
+    """Run all blocks, and note the payload spec that each returns for each option."""
     for index, block in enumerate(supernet):
         received = spec_of(payload)
         try:
@@ -109,22 +109,22 @@ def _failure(
     seen: list[dict[str, PayloadSpec]],
     error: Exception,
 ) -> SpaceError:
-    """Return an error that says which candidates do not fit each other."""
+    """Return an error that names the options that do not fit each other."""
     kind = SpaceError
     blocks = list(supernet)
     here = f"block {index} ({_choice(blocks[index], architecture)})"
-    text = f"{here} fails on the batch's input, {_forms(received)}"
+    text = f"{here} fails on the batch's input, {_describe(received)}"
     if index:
         before = _choice(blocks[index - 1], architecture)
-        text = f"{here} fails on what block {index - 1} ({before}) returns, {_forms(received)}"
+        text = f"{here} fails on what block {index - 1} ({before}) returns, {_describe(received)}"
         for choice, other in seen[index - 1].items():
             if _shapes(other) != _shapes(received):
-                text += f"; {choice} returns {_forms(other)}"
+                text += f"; {choice} returns {_describe(other)}"
                 kind = _MisfitError
                 break
     name = type(supernet.space).__name__
     return kind(
-        f"every candidate of a block must return what every candidate of the next one takes, but in {name}, {text}. "
+        f"every option of a block must return what every option of the next block takes, but in {name}, {text}. "
         f"The architecture is {supernet.space.format(architecture)}.\n{user_traceback(error)}"
     )
 
@@ -132,7 +132,7 @@ def _failure(
 def _train(
     supernet: Supernet, architecture: Architecture, batch: Batch, loss: Loss, seen: list[dict[str, PayloadSpec]]
 ) -> None:
-    """Run an architecture forward and backward, and see what it touched."""
+    """Run an architecture forward and backward, and check which parameters and buffers it changed."""
     before = {name: buffer.clone() for name, buffer in supernet.named_buffers()}
     outputs = _forward(supernet.train(), architecture, batch.inputs, seen)
     text = supernet.space.format(architecture)
@@ -161,15 +161,15 @@ def _train(
 
 
 def _choice(block: Block, architecture: Architecture) -> str:
-    """Return what an architecture chose within a block, for people."""
+    """Return the option of an architecture in a block, for people."""
     if isinstance(block, ChoiceBlock) and block.decision in architecture:
         return f"{block.decision}={architecture[block.decision]}"
     return type(block).__name__
 
 
-def _shapes(signature: PayloadSpec) -> list[Any]:
-    return [slot.shape if isinstance(slot, TensorSpec) else slot for slot in signature.slots]
+def _shapes(spec: PayloadSpec) -> list[Any]:
+    return [slot.shape if isinstance(slot, TensorSpec) else slot for slot in spec.slots]
 
 
-def _forms(signature: PayloadSpec) -> str:
-    return ", ".join(f"shape {shape}" if isinstance(shape, tuple) else repr(shape) for shape in _shapes(signature))
+def _describe(spec: PayloadSpec) -> str:
+    return ", ".join(f"shape {shape}" if isinstance(shape, tuple) else repr(shape) for shape in _shapes(spec))

@@ -1,4 +1,4 @@
-"""Everything that is tried before a run starts, or that ``validate`` tries; nothing of it is written."""
+"""All checks before a run starts, which are also those of ``naspipe validate``; nothing is written."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from naspipe.training.session import build_supernet
 
 
 def check_run(context: RunContext, watch: Watch = ignore) -> Supernet:
-    """Refuse a run that could not be finished, and warn of settings that would spoil it.
+    """Refuse a run that could not finish, and warn of settings that would spoil it.
 
     Args:
         context: The run.
-        watch: Told before something takes long.
+        watch: Called before a step that takes long.
 
     Returns:
-        The untrained supernet that was tried, as it was built: it can be trained.
+        The untrained supernet that was checked; the checks have not changed it.
 
     Raises:
         TaskError: The task does not work.
         SpaceError: The blocks cannot be built, or do not fit the task.
-        InputError: The layout does not fit, or a setting does not fit this machine.
+        InputError: The layout or another setting does not fit the space or this machine.
     """
     config = context.config
     with deterministic(config.training.threads, config.training.device):

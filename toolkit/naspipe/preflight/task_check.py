@@ -1,6 +1,6 @@
-"""What is tried before a run starts: a task and a space on each other, on a copy of one subnet.
+"""The check of task and space together, on a copy of one subnet.
 
-Nothing of it changes the supernet, a generator or the disk, and the test split is only counted.
+It changes neither the supernet nor a generator nor the disk, and reads only the length of the test split.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from naspipe.space import Architecture
 from naspipe.supernet.block import ChoiceBlock
 from naspipe.supernet.determinism import deterministic, seed_generators
 from naspipe.supernet.supernet import Supernet
-from naspipe.tasks.data import Batch, Splits, require_parts, smallest_batch, split_batch
+from naspipe.tasks.data import Batch, Splits, require_splittable, smallest_batch, split_batch
 from naspipe.tasks.loading import describe_value
 from naspipe.training.components import Components
 from naspipe.training.context import RunContext
@@ -44,13 +44,13 @@ def check_task(context: RunContext, supernet: Supernet) -> None:
     Raises:
         TaskError: The data or a method of the task is not as it must be.
         SpaceError: The subnet fails on the data.
-        InputError: Batches are too small to be cut into micro-batches, or into parts for processes.
+        InputError: Batches are too small to be divided into micro-batches, or among processes.
     """
     config, components, splits = context.config, context.components, context.splits
     task, space = components.task, components.space
     samples = len(splits.train)
-    require_parts(samples, config.training.batch_size, config.training.microbatches, "training.microbatches")
-    require_parts(samples, config.retrain.batch_size, config.retrain.processes, "retrain.processes")
+    require_splittable(samples, config.training.batch_size, config.training.microbatches, "training.microbatches")
+    require_splittable(samples, config.retrain.batch_size, config.retrain.processes, "retrain.processes")
     _warn_of_warmup(config, samples)
     _warn_of_generations(components.strategy, config)
     _warn_of_no_effect(config)
@@ -61,7 +61,7 @@ def check_task(context: RunContext, supernet: Supernet) -> None:
         rehearsal = _Rehearsal(components, splits, supernet, architecture)
         few = rehearsal.batch("train", min(_smallest_part(config, samples), 2))
         try:
-            # What training does first, and the smallest batches of all: normalisation may refuse those.
+            # The first batch of the training, and the smallest batch of all: normalisation may refuse that.
             first = rehearsal.batch("train", min(samples, config.training.batch_size))
             for part in split_batch(first, config.training.microbatches):
                 rehearsal.train(part)
@@ -77,10 +77,10 @@ def check_task(context: RunContext, supernet: Supernet) -> None:
 
 
 def _require_feasible(components: Components, splits: Splits, supernet: Supernet, config: RunConfig) -> None:
-    """Take the measures once, and raise an error if no architecture can be found that satisfies the constraints.
+    """Take the measures once, and raise an error if no architecture is found that satisfies the constraints.
 
     Raises:
-        SpaceError: None can be.
+        SpaceError: None is found.
         InputError: A measure fails.
     """
     space, cpu = components.space, config.model_copy(update={"training": config.training.model_copy(update=_CPU)})
@@ -99,17 +99,19 @@ def _require_feasible(components: Components, splits: Splits, supernet: Supernet
 
 
 def _require_decisions(supernet: Supernet) -> None:
-    """Raise an error if a ChoiceBlock waits for a decision that no architecture makes."""
+    """Raise an error if a ChoiceBlock uses a decision that the space does not have."""
     for index, block in enumerate(supernet):
         if isinstance(block, ChoiceBlock):
             try:
                 supernet.space.decision(block.decision)
             except SpaceError as error:
-                raise SpaceError(f"block {index} chooses by a decision that is none: {error}") from error
+                raise SpaceError(
+                    f"block {index} chooses by a decision that the space does not have: {error}"
+                ) from error
 
 
 def _smallest_part(config: RunConfig, samples: int) -> int:
-    """Return the fewest samples that a forward of training or retraining gets."""
+    """Return the smallest number of samples in a forward of training or retraining."""
     training = config.training
     # A short training may end before the last batch of an epoch, which may be smaller.
     whole_epoch = training.subnets * training.batch_size >= samples
@@ -119,7 +121,7 @@ def _smallest_part(config: RunConfig, samples: int) -> int:
 
 
 class _Rehearsal:
-    """One subnet, copied, and the calls of training and evaluation with it."""
+    """A copy of one subnet, and the calls that training and evaluation make with it."""
 
     def __init__(self, components: Components, splits: Splits, supernet: Supernet, architecture: Architecture) -> None:
         self._task, self._objectives = components.task, components.objectives
@@ -155,7 +157,7 @@ class _Rehearsal:
             outputs = self._forward(batch)
             self._add_loss(totals, outputs, batch.targets)
             totals.update(as_mapping(self._ask("measure", outputs, batch.targets), self._task, "measure"))
-            # Two samples will do: a task may run the module many times on each.
+            # Two samples are enough: a task may run the module many times on each.
             few = self.batch("validation", min(count, 2))
             sums = self._ask("measure_module", self._subnet, few, self._splits.validation, 0)
             totals.update(as_mapping(sums, self._task, "measure_module"))

@@ -12,7 +12,7 @@ from naspipe.report.markup import plot, section, standalone_page, table
 from naspipe.report.table import Column, Table
 
 Measurement = Mapping[str, Any]
-"""What was measured of one training, by the keys of ``naspipe.verification.comparison.COLUMNS``."""
+"""The measurements of one training, by the keys of ``naspipe.verification.comparison.COLUMNS``."""
 
 
 def comparison_table(rows: Sequence[Measurement]) -> Table:

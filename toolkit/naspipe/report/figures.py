@@ -68,7 +68,7 @@ def pareto_figure(
     texts: Mapping[int, str],
     best: int | None,
 ) -> Any:
-    """Return the first objective against another, with the trials that no other is better than and their knee."""
+    """Return the first objective against another, with the Pareto front and its knee."""
     first = objectives[0]
     complete = [trial for trial in trials if trial.reason is None]
     front = pareto_front(complete, objectives)
@@ -76,7 +76,7 @@ def pareto_figure(
     _add_trials(figure, complete, texts, "evaluated", {"size": 7, "color": SOFT}, other.name, first.name)
     _add_trials(figure, front, texts, "Pareto front", {"size": 9, "color": ACCENT}, other.name, first.name)
     if len(objectives) == 2:
-        # From the best in the other objective on, steps bound what the trials reach together.
+        # Steps along the front bound the area that the trials dominate.
         steps = {
             "x": [trial.metrics[other.name] for trial in reversed(front)],
             "y": [trial.metrics[first.name] for trial in reversed(front)],
@@ -93,7 +93,7 @@ def pareto_figure(
 
 
 def axis_title(objective: Objective) -> str:
-    """Return a title that says which way is better."""
+    """Return the title of an axis, with the better direction."""
     better = "higher" if objective.direction == "maximize" else "lower"
     return f"{html.escape(objective.name)} ({better} is better)"
 

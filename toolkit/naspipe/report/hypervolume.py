@@ -12,7 +12,7 @@ from naspipe.search.objective import Objective
 from naspipe.search.trial import Trial, complete_trials
 
 MARGIN = 0.1
-"""How far beyond the worst values the reference point lies, in parts of each objective's range."""
+"""Distance of the reference point from the worst values, as a fraction of each objective's range."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def hypervolume_history(trials: Sequence[Trial], objectives: Sequence[Objective]
     for objective in objectives:
         values = sorted((trial.metrics[objective.name] for trial in complete), key=objective.cost)
         best.append(values[0])
-        # An objective whose values are all the same is given some width, so that the others still count.
+        # An objective with equal values gets a range, because a box without width has no volume.
         reference.append(values[-1] + MARGIN * ((values[-1] - values[0]) or objective.cost(1.0)))
     with quiet_optuna():
         study = optuna.create_study(directions=[objective.direction for objective in objectives])

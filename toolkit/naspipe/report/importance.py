@@ -1,4 +1,4 @@
-"""How much each decision matters to an objective, as Optuna estimates it from the trials."""
+"""The importance of each decision for an objective, as Optuna estimates it from the trials."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from naspipe.search.trial import Trial, complete_trials
 from naspipe.space import SearchSpace
 
 MIN_TRIALS, TRIALS_A_DECISION = 20, 3
-"""Complete trials that an estimate needs: at least so many, and so many for each decision."""
+"""Complete trials that an estimate needs: a least number, and a number for each decision."""
 
 MAX_CELLS = 500_000
-"""Complete trials times options of all decisions up to which it is computed, in about six seconds an objective."""
+"""Limit of complete trials times options of all decisions, for which an estimate takes about six seconds."""
 
 MAX_BARS = 30
 """Decisions that are drawn, the most important ones."""
@@ -49,9 +49,9 @@ def decision_importances(
     same value in every trial, and a decision that exists in some trials only, are left out.
 
     Args:
-        space: What was searched.
+        space: The space that was searched.
         trials: Enough of them, as ``importance_refusal`` says.
-        objectives: What was optimised.
+        objectives: The objectives of the search.
     """
     # These import scikit-learn and scipy, which takes two seconds.
     from optuna.importance import MeanDecreaseImpurityImportanceEvaluator, get_param_importances

@@ -27,7 +27,7 @@ STARTS = {
     "inherit": "the supernet's weights as they are",
     "finetune": "the supernet's weights, trained further",
 }
-"""What ``retrain.init`` means, for people."""
+"""Explanations of the values of ``retrain.init``."""
 
 DASHES = {"scratch": "solid", "finetune": "dash"}
 """How the curve of each start is drawn."""

@@ -26,7 +26,7 @@ MAX_ROWS = 30
 ARCHITECTURE = Column("architecture", wrap="anywhere")
 
 SURVIVORS = 4
-"""Whole fronts survive until they hold one complete trial of so many."""
+"""Whole fronts survive until one complete trial in this many does."""
 
 
 def search(run: RunView) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _trade_offs(
 
 
 def _survival(space: SearchSpace, trials: Sequence[Trial], objectives: Sequence[Objective]) -> Iterator[str]:
-    """Yield how the shares of the options differ among the best."""
+    """Yield how the shares of the options among the best differ from those among all."""
     complete = complete_trials(trials)
     survivors: list[Trial] = []
     for front in sort_into_fronts(complete, objectives):

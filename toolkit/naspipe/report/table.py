@@ -1,4 +1,4 @@
-"""Tables and numbers for people: what a table holds, whether a page or a terminal shows it."""
+"""Tables and numbers for people, on pages and in terminals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Table:
     Attributes:
         columns: The columns.
         rows: For each row its cells: texts, numbers, spreads, or None for an empty cell.
-        caption: What the table shows, in sentences; may be empty.
+        caption: Sentences about the table; may be empty.
     """
 
     def __init__(

@@ -256,9 +256,8 @@ def _stages(plan: Plan, violations: Sequence[Violation]) -> str:
     head = ["stage", "blocks", "actions", f"busy, {_tick(plan)}s", "idle"]
     rows: list[list[object]] = []
     for stage, row in enumerate(plan.actions):
-        busy = sum(planned.end - planned.start for planned in row)
-        idle = f"{1 - busy / plan.makespan:.3f}" if plan.makespan else "-"
-        rows.append([stage, _blocks(row), len(row), busy, idle])
+        idle = f"{plan.idle(stage):.3f}" if plan.makespan else "-"
+        rows.append([stage, _blocks(row), len(row), plan.busy(stage), idle])
     caption = "What each stage does: its time at work and the fraction of the makespan that it is idle"
     if has_form(violations):
         head += ["activations", "more versions", "moves"]

@@ -1,4 +1,4 @@
-"""The run folder: where everything of a run lies, and how far it has come."""
+"""The run folder: the paths of a run's files, and how far the run is."""
 
 from __future__ import annotations
 
@@ -44,37 +44,37 @@ class RunFolder:
 
     @property
     def supernet(self) -> Path:
-        """The trained supernet's weights; there once training has finished."""
+        """The trained supernet's weights; exists once the training has finished."""
         return self.training.supernet
 
     @property
     def trials(self) -> Path:
-        """A line per evaluated architecture."""
+        """A line for each evaluated architecture."""
         return self.root / "search" / "trials.jsonl"
 
     @property
     def timings(self) -> Path:
-        """A line per architecture of which something was measured by the clock."""
+        """A line for each architecture with a measure that is taken by the clock."""
         return self.root / "search" / "timings.jsonl"
 
     @property
     def search_settings(self) -> Path:
-        """What the search depends on, as it was when it began."""
+        """The settings that the search depends on, as they were when it began."""
         return self.root / "search" / "settings.json"
 
     @property
     def study(self) -> Path:
-        """The trials as an Optuna study, which optuna-dashboard opens; behind the trials until the search ends."""
+        """The trials as an Optuna study, which optuna-dashboard opens; complete once the search has ended."""
         return self.root / "search" / "study.journal"
 
     @property
     def search_clock(self) -> Path:
-        """Seconds that the search has taken; there if its budget is one of time."""
+        """Seconds that the search has taken; exists if its budget limits the time."""
         return self.root / "search" / "seconds.json"
 
     @property
     def best_architecture(self) -> Path:
-        """The best architecture; there once the search has finished."""
+        """The best architecture; exists once the search has finished."""
         return self.root / "best" / "architecture.json"
 
     @property
@@ -84,12 +84,12 @@ class RunFolder:
 
     @property
     def retraining_settings(self) -> Path:
-        """What the rows of the retraining have in common."""
+        """The settings that all rows of the retraining share."""
         return self.retraining / "settings.json"
 
     @property
     def retraining_metrics(self) -> Path:
-        """A line per epoch of the row that won; missing if that was not trained."""
+        """A line for each epoch of the row that won; missing if that row was not trained."""
         return self.root / "best" / "epochs.jsonl"
 
     @property
@@ -99,32 +99,32 @@ class RunFolder:
 
     @property
     def best_metrics(self) -> Path:
-        """Its scores; there once all rows are finished."""
+        """The scores of the row that won; exists once all rows are finished."""
         return self.root / "best" / "metrics.json"
 
     @property
     def rank_check(self) -> Path:
-        """The folder of what rank checks found out."""
+        """The folder of the rank checks."""
         return self.root / "rank_check"
 
     @property
     def report(self) -> Path:
-        """The page that shows the run."""
+        """The report of the run, an HTML page."""
         return self.root / "report.html"
 
     @property
     def quoted(self) -> str:
-        """The folder as a command line spells it."""
+        """The folder, quoted for a command line."""
         return shlex.quote(str(self.root))
 
     def facts(self) -> dict[str, Any]:
-        """Return what the run was computed with."""
-        advice = "To do without what it says of the machine, write {} to it."
+        """Return versions, threads and devices of the run."""
+        advice = "To resume without the facts of the machine, write {} to it."
         facts: dict[str, Any] = read_json(self.environment, Facts.model_validate, advice).root
         return facts
 
     def evaluated(self, space: SearchSpace, objectives: Sequence[Objective] = ()) -> Iterator[Trial]:
-        """Yield the trials so far, in order; complete ones must have these objectives."""
+        """Yield the trials so far, in order; complete trials must have these objectives."""
         advice = "Delete it and every line below; the search evaluates these architectures again."
 
         def read(record: object) -> Trial:
@@ -133,7 +133,7 @@ class RunFolder:
         return read_lines(self.trials, read, advice)
 
     def timed(self) -> dict[str, dict[str, float]]:
-        """Return what was measured by the clock, by the JSON of the architecture."""
+        """Return the measures that were taken by the clock, by the JSON of the architecture."""
         advice = "Delete it and every line below; it is measured again."
         found: dict[str, dict[str, float]] = {}
         for line in read_lines(self.timings, TimingLine.model_validate, advice):
@@ -156,7 +156,7 @@ class RunFolder:
         """Raise an error unless the supernet has been trained.
 
         Raises:
-            RunFolderError: It has not.
+            RunFolderError: It has not been trained.
         """
         if self.supernet.exists():
             return
@@ -170,7 +170,7 @@ class RunFolder:
         """Raise an error unless the search has finished.
 
         Raises:
-            RunFolderError: It has not.
+            RunFolderError: It has not finished.
         """
         self._require(self.best_architecture, "best architecture", "search")
 
@@ -178,7 +178,7 @@ class RunFolder:
         """Raise an error unless the best subnet has been retrained.
 
         Raises:
-            RunFolderError: It has not.
+            RunFolderError: It has not been retrained.
         """
         self._require(self.best_metrics, "retrained model", "retrain")
 
@@ -190,10 +190,10 @@ class RunFolder:
             )
 
     def refuse(self, path: Path, what: str, more: str = "") -> None:
-        """Raise an error if a phase has left something already.
+        """Raise an error if a file of a phase exists.
 
         Raises:
-            RunFolderError: Its file is there.
+            RunFolderError: It exists.
         """
         if path.exists():
             raise RunFolderError(
@@ -205,7 +205,7 @@ class RunFolder:
         """Raise an error if the supernet has been trained, or its training was interrupted.
 
         Raises:
-            RunFolderError: One of the two.
+            RunFolderError: It has been trained, or was interrupted.
         """
         self.refuse(self.supernet, "a trained supernet")
         self._refuse_interrupted()
@@ -219,7 +219,7 @@ class RunFolder:
 
     @property
     def retry(self) -> str:
-        """The command that does the same in a new folder."""
+        """The command that trains the same configuration in a new folder."""
         return f"naspipe train {shlex.quote(str(self.config))}"
 
     @property
@@ -229,5 +229,5 @@ class RunFolder:
 
     @property
     def how_to_resume(self) -> str:
-        """What to do about a run that was interrupted."""
+        """The command that resumes the run, as a sentence."""
         return f"To resume: naspipe resume {self.quoted}"

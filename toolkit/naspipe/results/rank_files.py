@@ -1,4 +1,4 @@
-"""The files of rank checks: what was scored and trained so far, and what came of it."""
+"""The files of rank checks: scores and truths so far, and results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Line = TypeVar("Line", ScoreLine, TruthLine)
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The paths within ``RUN/rank_check``, and what they hold.
+    """The paths within ``RUN/rank_check``, and the contents of the files.
 
     Attributes:
         root: The folder.
@@ -27,24 +27,24 @@ class RankFiles:
 
     @property
     def scores(self) -> Path:
-        """A line per evaluation of an architecture, with the trained or the untrained supernet; for every check."""
+        """A line for each evaluation of an architecture, with the trained or the untrained supernet; of all checks."""
         return self.root / "scores.jsonl"
 
     def truths(self, against: str) -> Path:
-        """Return the file with a line per training of an architecture, or per look-up."""
+        """Return the file with a line for each training, or measure, of an architecture."""
         return self.root / f"truths-{_file_name(against)}.jsonl"
 
     def result(self, against: str) -> Path:
-        """Return the file of what came of the check; there once it has finished."""
+        """Return the file of a check's result, which exists once the check has finished."""
         return self.root / f"{_file_name(against)}.json"
 
     def known_scores(self, space: SearchSpace) -> dict[tuple[str, Architecture], ScoreLine]:
-        """Return what has been scored, by supernet and architecture."""
+        """Return the scores so far, by supernet and architecture."""
         lines = _read(self.scores, ScoreLine, space)
         return {(line.supernet, architecture): line for architecture, line in lines}
 
     def known_truths(self, against: str, space: SearchSpace) -> dict[tuple[int, Architecture], TruthLine]:
-        """Return the truths so far, by the index of the training and architecture."""
+        """Return the truths so far, by index of the training and architecture."""
         lines = _read(self.truths(against), TruthLine, space)
         return {(line.seed, architecture): line for architecture, line in lines}
 
@@ -65,5 +65,5 @@ def _read(path: Path, shape: type[Line], space: SearchSpace) -> Iterator[tuple[A
 
 
 def _file_name(against: str) -> str:
-    """Return a truth's name as a part of a file's; that of a reference has characters that no name may have."""
+    """Return a truth's name as it stands in file names; a reference has characters that file names may not have."""
     return re.sub(r"[^\w.-]+", "-", against)

@@ -1,4 +1,4 @@
-"""Rows of the retraining: an architecture, what it starts from and a seed; planned, read back, compared."""
+"""Rows of the retraining: an architecture, initial weights and a seed; planned, read back, compared."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from naspipe.search.trial import Trial
 from naspipe.space import Architecture, SearchSpace
 
 LOSS = Objective("loss", "minimize")
-"""What decides where the task measures no objective of the run."""
+"""The metric that decides if the task measures no objective of the run."""
 
 
 @dataclass(frozen=True)
 class RetrainingRow:
-    """One module that is trained, or taken as it is, and then measured.
+    """One module that is trained, or takes the supernet's weights, and is then measured.
 
     Attributes:
         trial: The trial in which the search found the architecture.
         architecture: The architecture.
-        init: What it starts from.
-        seed: Index of the seed, from 0 on; 0 alone where nothing is trained.
+        init: The initial weights.
+        seed: Index of the seed, from 0 on; always 0 if nothing is trained.
     """
 
     trial: int
@@ -39,20 +39,20 @@ class RetrainingRow:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """Name of the row's folder."""
         return f"{self.trial}-{self.init}-{self.seed}"
 
     @property
     def trains(self) -> bool:
-        """Whether anything is trained."""
+        """Whether the row is trained."""
         return self.init != "inherit"
 
     def steps(self, epochs: int) -> int:
-        """Return how many steps of the progress it is: its epochs, or one."""
+        """Return the row's number of progress steps: its epochs, or 1."""
         return epochs if self.trains else 1
 
     def describe(self) -> str:
-        """Return which row it is, for people."""
+        """Return the row's description for people."""
         return f"trial {self.trial}, {self.init}, seed {self.seed}"
 
 
@@ -68,7 +68,7 @@ class RowFolder:
 
     @property
     def epochs(self) -> Path:
-        """A line per epoch; missing where nothing is trained."""
+        """A line for each epoch; missing if nothing is trained."""
         return self.root / "epochs.jsonl"
 
     @property
@@ -78,37 +78,37 @@ class RowFolder:
 
     @property
     def metrics(self) -> Path:
-        """The scores; there once the row is finished."""
+        """The scores; exists once the row is finished."""
         return self.root / "metrics.json"
 
     def logged(self) -> Iterator[EpochLine]:
-        """Yield what was logged of every epoch."""
+        """Yield the line of every epoch."""
         return read_lines(self.epochs, EpochLine.model_validate, "Only the report needs this line: delete it.")
 
     def scores(self) -> RowScores:
         """Return the scores of a finished row."""
-        advice = "Delete it, and `naspipe retrain` does this row again."
+        advice = "Delete it, and `naspipe retrain` trains this row again."
         scores: RowScores = read_json(self.metrics, RowScores.model_validate, advice)
         return scores
 
 
 def seed_of(seed: int, index: int) -> int:
-    """Return a row's own seed; the first one is that of the run."""
+    """Return the seed of a row; index 0 gives the run's seed."""
     return seed if index == 0 else derive_key(seed, "retrain", "seed", index)
 
 
 def plan_rows(
     folder: RunFolder, config: RetrainConfig, space: SearchSpace, objectives: Sequence[Objective]
 ) -> list[RetrainingRow]:
-    """Return the rows of a run's retraining, in order: by architecture, then by what they start from, then by seed.
+    """Return the rows of a run's retraining, ordered by architecture, initial weights and seed.
 
     There are fewer architectures than ``config.best`` if the search has fewer.
 
     Args:
-        folder: Of a run whose search has finished. What it named best comes first, whatever the trials say.
-        config: The settings.
+        folder: The folder of a run whose search has finished. The architecture that it names best comes first.
+        config: The settings of the retraining.
         space: The search space.
-        objectives: By which the other trials are ranked.
+        objectives: The run's objectives, which rank the other trials.
 
     Raises:
         RunFolderError: The search has not finished, or a file is damaged.
@@ -136,11 +136,11 @@ def row_folder(folder: RunFolder, row: RetrainingRow) -> RowFolder:
 
 
 def deciding_metric(rows: Sequence[RowScores], objectives: Sequence[Objective]) -> Objective | None:
-    """Return the run's first objective that is among the validation scores, else the loss; None if that is not either.
+    """Return the run's first objective among the validation scores, else the loss; None if the loss is not among them.
 
     Args:
         rows: Finished rows.
-        objectives: Of the run; those that the task does not measure on samples are passed over.
+        objectives: The run's objectives; those that the task does not measure on samples are skipped.
     """
     measured = {name for row in rows for name in row.validation}
     return next((objective for objective in (*objectives, LOSS) if objective.name in measured), None)
@@ -149,12 +149,12 @@ def deciding_metric(rows: Sequence[RowScores], objectives: Sequence[Objective]) 
 def choose_row(rows: Sequence[RowScores], objectives: Sequence[Objective]) -> tuple[RowScores, str | None]:
     """Return the row that is best on the validation split, and the metric that decided; of equal rows the first.
 
-    A row whose value is no finite number, and so is missing, loses to all others. Where no metric can decide, the first
-    row wins: that of the architecture which the search found best.
+    A row whose value is missing, because it was not finite, loses to all others. If no metric can decide, the first row
+    wins, which has the architecture that the search found best.
 
     Args:
         rows: Finished rows, at least one.
-        objectives: Of the run.
+        objectives: The run's objectives.
     """
     metric = deciding_metric(rows, objectives)
     if metric is None:
@@ -166,7 +166,7 @@ def choose_row(rows: Sequence[RowScores], objectives: Sequence[Objective]) -> tu
 
 @dataclass(frozen=True)
 class Spread:
-    """The scores of an architecture from one start, over its seeds.
+    """The scores of an architecture with one kind of initial weights, over its seeds.
 
     Attributes:
         rows: Its rows, at least one.
@@ -175,7 +175,7 @@ class Spread:
     rows: tuple[RowScores, ...]
 
     def mean(self, split: str, metric: str) -> tuple[float, float | None] | None:
-        """Return mean and sample standard deviation of a metric; no deviation of one row, None if a row lacks it."""
+        """Return mean and sample standard deviation of a metric; None if a row lacks it. One row has no deviation."""
         values = [getattr(row, split).get(metric) for row in self.rows]
         if any(value is None for value in values):
             return None
@@ -183,7 +183,7 @@ class Spread:
 
 
 def spreads(rows: Sequence[RowScores]) -> list[Spread]:
-    """Return the rows in groups of one architecture and start, in their order."""
+    """Return the rows in groups of one architecture and one kind of initial weights, in order."""
     groups: dict[tuple[int, str], list[RowScores]] = {}
     for row in rows:
         groups.setdefault((row.trial, row.init), []).append(row)
@@ -191,6 +191,6 @@ def spreads(rows: Sequence[RowScores]) -> list[Spread]:
 
 
 def metric_names(rows: Sequence[RowScores], first: str | None) -> list[str]:
-    """Return the metrics of rows in their order, but one of them first."""
+    """Return the metrics of rows in order, but a given metric first."""
     names = list(dict.fromkeys(name for row in rows for name in (*row.validation, *row.test)))
     return sorted(names, key=lambda name: name != first)

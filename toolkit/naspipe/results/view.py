@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from naspipe.files import digest_tensors, load_tensors, reading
 from naspipe.records import RowScores
 from naspipe.results.folder import RunFolder
 from naspipe.results.retraining_rows import RetrainingRow, plan_rows, row_folder
-from naspipe.results.weights import load_weights
 from naspipe.search.trial import Trial
 from naspipe.space import Architecture
 from naspipe.supernet.supernet import Supernet, build_subnet
@@ -22,9 +22,12 @@ from naspipe.tasks.data import Splits
 from naspipe.training.components import Components
 from naspipe.training.context import RunContext
 
+MISMATCHES = 3
+"""Number of mismatches that an error shows."""
+
 
 class RunView:
-    """What a run's folder holds so far; nothing here changes it, or keeps another process from working in it.
+    """The results that a run's folder holds so far. A view changes nothing, and takes no lock.
 
     Attributes:
         folder: The paths of its files.
@@ -63,7 +66,7 @@ class RunView:
 
     @property
     def context(self) -> RunContext:
-        """The run's plug-ins, data and costs; constructed when first asked for.
+        """The run's plug-ins, data and costs; made when they are first asked for.
 
         Raises:
             ConfigError: A plug-in refuses its parameters.
@@ -79,7 +82,7 @@ class RunView:
 
     @property
     def splits(self) -> Splits:
-        """The task's data, loaded when first asked for."""
+        """The task's data, loaded when it is first asked for."""
         return self.context.splits
 
     @property
@@ -142,7 +145,7 @@ class RunView:
             return self.components.space.architecture(Architecture(self.folder.best_scores().architecture))
 
     def best_metrics(self) -> dict[str, Any]:
-        """Return the scores of the row that won: text, validation, test, parameters, and which row it is.
+        """Return the scores of the row that won: text, validation, test, parameters, trial, init and seed.
 
         Raises:
             RunFolderError: Nothing has been retrained.
@@ -151,7 +154,7 @@ class RunView:
         return self.folder.best_scores().model_dump()
 
     def best(self) -> nn.Module:
-        """Return the retrained subnet that won, an ordinary module in evaluation mode, on the CPU.
+        """Return the retrained subnet that won, as an ordinary module in evaluation mode, on the CPU.
 
         Raises:
             RunFolderError: Nothing has been retrained.
@@ -201,3 +204,22 @@ def read_run(path: str | Path) -> tuple[RunFolder, RunConfig]:
         raise RunFolderError(f"{path} is no run folder: there is no {folder.config.name} in it.")
     config, _ = resolve_file(folder.config)
     return folder, config
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Load a safetensors file into a module.
+
+    Raises:
+        RunFolderError: The file is damaged, or belongs to another module.
+    """
+    try:
+        module.load_state_dict(load_tensors(path))
+    except RuntimeError as error:
+        found = [textwrap.shorten(line, 200) for line in str(error).splitlines()[1:]]
+        rest = f"\n  and {len(found) - MISMATCHES} more" if len(found) > MISMATCHES else ""
+        shown = "".join(f"\n  {line}" for line in found[:MISMATCHES])
+        raise RunFolderError(
+            f"the weights in {path} must fit the run's search space, but do not. The space, its plug-in or "
+            f"config.yaml has changed since they were saved; torch finds:"
+            f"{shown}{rest}"
+        ) from error

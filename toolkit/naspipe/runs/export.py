@@ -1,4 +1,4 @@
-"""Export: one subnet of a run as a file of its own, read back and compared with the module it came from."""
+"""Export: one subnet of a run as a file, read back and compared with the original module."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from naspipe.config.resolve import construct
 from naspipe.errors import InputError, RunError, RunFolderError
 from naspipe.files import digest_tensors, read_json, replacing, save_tensors, write_json
 from naspipe.records import ExportDescription
-from naspipe.results.view import RunView
-from naspipe.results.weights import load_weights
+from naspipe.results.view import RunView, load_weights
 from naspipe.search.evaluation import Evaluator
 from naspipe.space import Architecture, SearchSpace
 from naspipe.supernet.determinism import deterministic
@@ -30,24 +29,24 @@ from naspipe.supernet.supernet import build_subnet
 from naspipe.wording import listing, nearest
 
 SUFFIXES = {"state_dict": ".safetensors", "torch.export": ".pt2"}
-"""The formats, and how their files end."""
+"""The formats and the suffixes of their files."""
 
 SAMPLES = 4
-"""Samples of the batch that a file is compared with its module on."""
+"""Number of samples on which the read-back module is compared with the original."""
 
 ADVICE = "It is the description that `naspipe export` writes beside a model; export it again."
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export has written.
+    """The result of an export.
 
     Attributes:
         path: The model's file.
         description: The JSON beside it: architecture, space, configuration and how to load it.
         text: The architecture, for people.
-        weights: Where the weights come from.
-        batch: The only batch size that the file takes, or None: any.
+        weights: Origin of the weights.
+        batch: The only batch size that the model takes, or None: it takes any.
     """
 
     path: Path
@@ -58,7 +57,7 @@ class Exported:
 
     @property
     def quoted_load(self) -> str:
-        """Python that loads it, as a command line spells it."""
+        """Python code that loads the model, quoted for a command line."""
         code = f"from naspipe.runs.export import load_exported; print(load_exported({str(self.description)!r}))"
         return shlex.quote(code)
 
@@ -69,19 +68,19 @@ def export_model(
     """Write a subnet to a file, read it back and compare it bit for bit.
 
     Args:
-        run: A run whose best subnet has been retrained; with ``architecture`` a trained one is enough.
-        form: ``state_dict`` writes safetensors, ``torch.export`` the traced program.
+        run: A run whose best subnet has been retrained; with ``architecture``, a run with a trained supernet.
+        form: The format: ``state_dict`` writes safetensors, ``torch.export`` the traced program.
         out: The file, which must not exist; by default one below ``export/`` in the run's folder.
-        architecture: The text of a subnet to take with the supernet's weights, calibrated as the search does it;
-            by default the retrained best one.
+        architecture: Text of an architecture, which gets the supernet's weights, calibrated as in the search; by
+            default the retrained best subnet.
 
     Returns:
-        What was written.
+        Paths and description of the files.
 
     Raises:
-        InputError: The format is unknown, the file exists or ends otherwise, or the architecture is none.
-        RunFolderError: The run has not come so far.
-        RunError: The model cannot be traced, does not come back as it was, or a file cannot be written.
+        InputError: The format is unknown, the file exists or has another suffix, or the architecture is not valid.
+        RunFolderError: The run is not trained or retrained yet.
+        RunError: The model cannot be traced, is not equal after it is read back, or a file cannot be written.
     """
     if form not in SUFFIXES:
         raise InputError(f"there is no format {form!r}.{nearest(form, SUFFIXES)} There are {listing(SUFFIXES)}.")
@@ -148,7 +147,7 @@ def load_exported(path: str | Path) -> nn.Module:
 
 
 def _choose(run: RunView, text: str | None) -> tuple[nn.Module, Architecture, str]:
-    """Return the module to export, on the CPU, its architecture, and where its weights come from."""
+    """Return the module to export, on the CPU, its architecture, and the origin of its weights."""
     if text is None:
         return run.best(), run.retrained_architecture(), "of the retrained best subnet"
     architecture = run.components.space.parse(text)
@@ -160,7 +159,7 @@ def _write_weights(run: RunView, module: nn.Module, architecture: Architecture, 
     save_tensors(path, module.state_dict(), {"format": "pt"})
     loaded = _load_weights(run.components.space, architecture, path)
     if digest_tensors(loaded.state_dict()) != digest_tensors(module.state_dict()):
-        raise RunError("the exported weights must come back as they were, but do not.")
+        raise RunError("the exported weights must be equal when they are read back, but are not.")
     _compare(module, loaded, example)
 
 
@@ -171,7 +170,7 @@ def _load_weights(space: SearchSpace, architecture: Architecture, path: Path) ->
 
 
 def _write_program(module: nn.Module, path: Path, example: Any) -> int | None:
-    """Trace a module and write the program; return its only batch size, or None: any."""
+    """Trace a module and write the program; return its only batch size, or None: it takes any."""
     try:
         _trace(module, path, example, torch.export.Dim("batch"))
         _compare(module, torch.export.load(path).module(), example)
@@ -196,7 +195,7 @@ def _trace(module: nn.Module, path: Path, example: Any, batch: Any) -> None:
     shapes = None
     if batch is not None:
         shapes = (pytree.tree_map(lambda value: {0: batch} if isinstance(value, Tensor) else None, example),)
-    # Where it fails, torch prints half of a program.
+    # If it fails, torch prints a part of a program.
     with contextlib.redirect_stderr(io.StringIO()):
         program = torch.export.export(module, (example,), dynamic_shapes=shapes)
     torch.export.save(program, path)
@@ -212,8 +211,8 @@ def _compare(module: nn.Module, loaded: Callable[[Any], Any], inputs: Any) -> No
         expected, found = (_bits(one(inputs)) for one in (module, loaded))
     if expected != found:
         raise RunError(
-            "the exported model must compute the bits of the module it came from, but does not. It has state that the "
-            "file does not hold. Nothing has been written."
+            "the exported model must compute the same bits as the original module, but does not. The module has state "
+            "that the file does not hold. Nothing has been written."
         )
 
 

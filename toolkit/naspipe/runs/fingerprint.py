@@ -1,4 +1,4 @@
-"""The fingerprint of a phase: the settings that its result depends on, kept to refuse a resume with others."""
+"""The fingerprint of a phase: the settings that its result depends on, which must not change on resume."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FREE_SEARCH_KEYS = {"budget", "workers"}
 """Keys of ``search`` that may differ when a search is resumed."""
 
 FREE_RETRAIN_KEYS = {"init", "seeds", "best"}
-"""Keys of ``retrain`` that say which rows there are; they may differ when a retraining is resumed."""
+"""Keys of ``retrain`` that decide which rows exist; they may differ when a retraining is resumed."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Fingerprint:
 
     Attributes:
         phase: The phase, for messages: ``a training``.
-        path: Where the settings are kept.
-        settings: Their values now.
+        path: The file that keeps the settings.
+        settings: Their present values.
         remedy: What to do if they have changed, as a sentence.
-        section: Section of the configuration that all keys are below, or an empty text.
+        section: The section of the configuration that holds all keys, or an empty text.
     """
 
     phase: str
@@ -41,9 +41,9 @@ class Fingerprint:
     section: str = ""
 
     def check(self, has_begun: bool) -> None:
-        """Keep the settings when the phase begins; when it is resumed, refuse others.
+        """Keep the settings when the phase begins; when it is resumed, refuse different ones.
 
-        Where nothing was kept, as in a fork, anything may differ.
+        If no settings were kept, as in a fork, any may differ.
 
         Args:
             has_begun: Whether the phase began in an earlier process.
@@ -102,7 +102,7 @@ def retrain_fingerprint(context: RunContext, folder: RunFolder) -> Fingerprint:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return both values of each key that differs, by its dotted path; None where one lacks it."""
+    """Return both values of each key that differs, by its dotted path; None stands for a missing key."""
     old, new = dict(_flat(before)), dict(_flat(after))
     return {key: (old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)}
 

@@ -14,19 +14,19 @@ from naspipe.training.distributed.leftovers import clear_leftovers
 
 
 class RunLock:
-    """Keeps other processes from working in a run's folder; this process may take it again while it holds it."""
+    """Keeps other processes from working in a run's folder. The process that holds it may take it again."""
 
     def __init__(self, root: Path) -> None:
-        """Describe the lock of a folder; it is not taken yet."""
+        """Use the lock of a folder; it is not taken yet."""
         self._root = root
         self._is_held = False
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock. First, wait for processes that a killed one has left, and remove its half-written files.
+        """Hold the lock. First, clear the leftovers of a killed run: processes that still end, and unfinished files.
 
         Raises:
-            RunFolderError: Another process holds it, or one that was left does not end.
+            RunFolderError: Another process holds the lock, or a process of a killed run does not end.
         """
         if self._is_held:
             yield
@@ -42,7 +42,7 @@ class RunLock:
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Keep other processes from working in a run's folder meanwhile.
+    """Keep other processes from working in a run's folder in this context.
 
     Raises:
         RunFolderError: Another process works there.

@@ -17,14 +17,14 @@ def create_folder(out: str | Path | None, plugins: Sequence[str]) -> RunFolder:
 
     Args:
         out: The folder, which must not exist; or None: ``runs/NAME-TIME`` below the working directory.
-        plugins: Names of the plug-ins that the run is called after if ``out`` is None.
+        plugins: Names of plug-ins, which make up the folder's name if ``out`` is None.
 
     Raises:
         RunFolderError: It exists, or cannot be made.
     """
     if out is not None:
         return RunFolder(_make(Path(out)))
-    # Of a reference only the class.
+    # Of a reference only the class is used.
     name = "-".join(plugin.rpartition(":")[2] for plugin in plugins)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in range(1, 100):
@@ -46,7 +46,7 @@ def _make(path: Path) -> Path:
         if path.exists():
             raise FileExistsError(errno.EEXIST, "File exists", str(path))
         for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
-            # Another process may make a parent meanwhile, but not the folder itself.
+            # Another process may make a parent at the same time, but not the folder itself.
             folder.mkdir(exist_ok=folder != path)
             made.append(folder)
     except OSError as error:

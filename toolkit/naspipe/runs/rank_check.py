@@ -1,4 +1,4 @@
-"""The rank check: does the supernet put architectures into their true order?"""
+"""The rank check: whether the supernet ranks architectures in their true order."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.training.progress import Progress, Watch
 
 LEAST = 3
-"""Architectures of the smallest check; of two there is only one order to get right."""
+"""Number of architectures of the smallest check."""
 
 UNTRAINED = 10
-"""Architectures that the untrained supernet is scored on as well, or as many as are checked."""
+"""Largest number of architectures that the untrained supernet scores as well."""
 
 Weights = Literal["trained", "untrained"]
 Evaluate = Callable[[Architecture], Mapping[str, object]]
@@ -34,15 +34,15 @@ Result = TypeVar("Result")
 
 
 def check_ranking(run: RunView, against: str, architectures: int | None, seeds: int, watch: Watch) -> RankRecord:
-    """Check a run's supernet, or go on with a check that was broken off; returns and writes what comes of it.
+    """Check a run's supernet, or resume an interrupted check; writes and returns the result.
 
-    What has been scored or trained is looked up in the run's folder, whatever check it was for.
+    Scores and truths of all earlier checks are looked up in the run's folder.
 
     Args:
-        run: A run with a trained supernet; its lock is held, and computing is deterministic.
-        against: What the truth is, as ``--against`` names it.
-        architectures: How many are checked, or None: as many as the truth has by default, or as the space has.
-        seeds: Trainings of each, whose mean is the truth.
+        run: A run with a trained supernet; this process holds its lock, and computes deterministically.
+        against: Name of the truth, as given to ``--against``.
+        architectures: Number of architectures to check; None: the truth's default, or all of the space.
+        seeds: Number of trainings of each architecture, whose mean is the truth.
         watch: Called with the progress.
 
     Raises:
@@ -61,7 +61,7 @@ def check_ranking(run: RunView, against: str, architectures: int | None, seeds: 
 
 
 def how_to_resume_check(run: RunView, against: str, architectures: int | None, seeds: int) -> str:
-    """Return what to say when a check is interrupted."""
+    """Return how to resume a check, as a sentence."""
     options = f"--against {shlex.quote(against)} --seeds {seeds}"
     if architectures is not None:
         options += f" --architectures {architectures}"
@@ -69,7 +69,7 @@ def how_to_resume_check(run: RunView, against: str, architectures: int | None, s
 
 
 def _score_objective(run: RunView) -> Objective:
-    """Return the run's first objective that takes the supernet's weights to measure."""
+    """Return the run's first objective that depends on the supernet's weights."""
     metrics = read_directions(run.components.task)
     for objective in run.components.objectives:
         if objective.name in metrics:
@@ -82,7 +82,7 @@ def _score_objective(run: RunView) -> Objective:
 
 
 def _draw_pool(run: RunView, truth: Truth, wanted: int | None) -> tuple[list[Architecture], int]:
-    """Return the architectures to be scored, and how many of them are to be checked."""
+    """Return the architectures to score, and the number of those to check."""
     count = truth.default_count if wanted is None else wanted
     if count < LEAST:
         raise InputError(f"--architectures must be at least {LEAST}, but is {count}: fewer have no order to speak of.")
@@ -98,10 +98,10 @@ def _draw_pool(run: RunView, truth: Truth, wanted: int | None) -> tuple[list[Arc
 
 
 class _Check:
-    """One check: scores of the pool, the choice from it, truths, and what comes of them."""
+    """One check: scores of the pool, the choice from it, truths, and the result."""
 
     def __init__(self, run: RunView, against: str, objective: Objective, truth: Truth, watch: Watch) -> None:
-        """Read what is known; damaged files are found before anything is computed."""
+        """Read the scores and truths so far; damaged files are found before anything is computed."""
         self._run = run
         self._space = run.components.space
         self._against = against
@@ -113,7 +113,7 @@ class _Check:
         self._truths = self._files.known_truths(against, self._space)
 
     def finish(self, pool: Sequence[Architecture], count: int, seeds: int) -> RankRecord:
-        """Compute what is missing, and write the result."""
+        """Compute missing scores and truths, and write the result."""
         self._score(pool, "trained")
         ranked = self._rank(pool)
         unscored = [line.reason for line in (self._scores["trained", a] for a in pool) if line.reason is not None]
@@ -128,7 +128,7 @@ class _Check:
         return record
 
     def _score(self, architectures: Sequence[Architecture], weights: Weights) -> None:
-        """Evaluate what has not been evaluated with these weights."""
+        """Evaluate the architectures that have no score with these weights yet."""
         missing = [architecture for architecture in architectures if (weights, architecture) not in self._scores]
         if not missing:
             return
@@ -155,14 +155,14 @@ class _Check:
         return read_metrics(metrics)
 
     def _rank(self, pool: Sequence[Architecture]) -> list[Architecture]:
-        """Return what could be scored, the best first; of equals, the first drawn."""
+        """Return the architectures that have a score, the best first; of equals, the first drawn."""
         scored = [(self._scores["trained", architecture], architecture) for architecture in pool]
         name = self._objective.name
         complete = [(line.metrics[name], architecture) for line, architecture in scored if line.reason is None]
         return [architecture for _, architecture in sorted(complete, key=lambda pair: self._objective.cost(pair[0]))]
 
     def _find_truths(self, chosen: Sequence[Architecture], seeds: int) -> None:
-        """Find the truths that are not known; all architectures by one seed before any by the next."""
+        """Find the missing truths; all architectures with one seed before any with the next."""
         due = [(seed, architecture) for seed in range(seeds) for architecture in chosen]
         missing = [key for key in due if key not in self._truths]
         with JsonLines(self._files.truths(self._against)) as log:
@@ -180,7 +180,7 @@ class _Check:
                 self._tell("truth", done, len(due), reason or f"{self._truth.name} {value:.6g}")
 
     def _line(self, rank: int, architecture: Architecture, seeds: int) -> RankedLine:
-        """Return what is known of an architecture; its truth only if none of its trainings failed."""
+        """Return the result for an architecture; it has a truth only if none of its trainings failed."""
         found = [self._truths[seed, architecture] for seed in range(seeds)]
         reason = next((line.reason for line in found if line.reason is not None), None)
         values = [line.value for line in found if line.value is not None]
@@ -232,7 +232,7 @@ class _Check:
 
 
 def _evaluation(run: RunView, weights: Weights) -> Evaluate:
-    """Return what evaluates an architecture with the weights of the trained supernet, or with those it began with."""
+    """Return the function that evaluates an architecture with the trained or the initial supernet's weights."""
     if weights == "trained":
         supernet = run.supernet()
     else:
@@ -241,7 +241,7 @@ def _evaluation(run: RunView, weights: Weights) -> Evaluate:
 
 
 def _attempt(action: Callable[..., Result], *arguments: object) -> tuple[Result | None, str | None]:
-    """Return what an action gives, or why it failed: one failure must not cost what the others have taken."""
+    """Return the result of a call, or why it failed: one failure must not end the check."""
     try:
         return action(*arguments), None
     except Exception as error:

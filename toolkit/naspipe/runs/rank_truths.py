@@ -1,4 +1,4 @@
-"""Truths: what the order of a supernet's scores is compared with."""
+"""Truths: the values whose order is compared with the order of a supernet's scores."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from naspipe.usercode import calling
 from naspipe.wording import listing, nearest
 
 RETRAIN = "retrain"
-"""The truth by stand-alone training."""
+"""Name of the truth by stand-alone training."""
 
 
 class Truth(ABC):
-    """Gives the true value of an architecture.
+    """The true values of architectures.
 
     Attributes:
-        name: What it measures, for people.
+        name: Name of the metric or measure, for people.
         direction: Which way is better.
-        default_count: Architectures that are checked unless another number is given.
-        pool_factor: For each architecture that is checked, so many are scored by the supernet.
+        default_count: Default number of architectures to check.
+        pool_factor: Number of architectures to score for each architecture to check.
         is_random: Whether another seed gives another value.
     """
 
@@ -42,10 +42,10 @@ class Truth(ABC):
 
     @abstractmethod
     def check(self, pool: Sequence[Architecture]) -> None:
-        """Raise an error if this is no truth for the space, by some of its architectures.
+        """Raise an error if this truth does not fit the space of some architectures.
 
         Raises:
-            InputError: It is none.
+            InputError: It does not fit.
         """
 
     @abstractmethod
@@ -54,20 +54,20 @@ class Truth(ABC):
 
         Args:
             architecture: One of the space.
-            seed: Which of several trainings, from 0 on.
+            seed: Index of the training, from 0 on.
         """
 
 
 class Retraining(Truth):
     """An architecture's score on the validation split after training by itself, from fresh weights.
 
-    The settings are the run's for retraining, but for ``init``: weights of the supernet would carry its own judgement
-    into the truth; and all train in this process, whatever ``retrain.processes`` says. The first training has the run's
-    seed, as ``naspipe retrain`` has.
+    The settings are the run's for retraining, with two exceptions. ``init`` is always ``scratch``, since weights of the
+    supernet would make the truth depend on it; and all train in this process, whatever ``retrain.processes`` says. The
+    first training has the run's seed, as in ``naspipe retrain``.
     """
 
     default_count = 20
-    # Scores are cheap beside trainings, and more of them make the places of those that are trained representative.
+    # Scores are cheap compared with trainings, and a larger pool makes the ranks of the trained ones representative.
     pool_factor = 5
     is_random = True
 
@@ -97,7 +97,7 @@ class Measured(Truth):
     """A registered objective that needs the architecture only, such as a table of accuracies."""
 
     default_count = 100
-    # The truth is free here and the score is not: every architecture that is scored is checked as well.
+    # These truths cost nothing but scores do, so every architecture that is scored is also checked.
     pool_factor = 1
     is_random = False
 
@@ -109,7 +109,7 @@ class Measured(Truth):
         self.direction = self._measure.direction
 
     def check(self, pool: Sequence[Architecture]) -> None:
-        """Measure architectures up to the first that has a truth: the space is the right one, no module is needed."""
+        """Measure architectures up to the first that has a truth: then the measure fits, and needs no module."""
         errors: list[NaspipeError] = []
         for architecture in pool:
             try:
@@ -129,15 +129,15 @@ class Measured(Truth):
 
 
 def find_truth(run: RunView, against: str, objective: Objective) -> Truth:
-    """Return what ``--against`` names.
+    """Return the truth that ``--against`` names.
 
     Args:
         run: A run with a trained supernet.
         against: ``retrain``, a registered objective, or a reference to one.
-        objective: What the supernet is scored by.
+        objective: The objective of the supernet's scores.
 
     Raises:
-        InputError: It is unknown.
+        InputError: The name is unknown.
     """
     if against == RETRAIN:
         return Retraining(run, objective)

@@ -33,17 +33,17 @@ FREE = ("executor.", "search.workers")
 def reopen(
     path: str | Path, overrides: Sequence[str] = (), fork: str | Path | None = None, watch: Watch = ignore
 ) -> Run:
-    """Open a run's folder to resume it, there or in a copy.
+    """Open a run to resume it, in its folder or in a copy.
 
     Args:
         path: The folder.
-        overrides: Texts such as ``executor.stages=4``; they are kept in the run's configuration.
-        fork: A new folder, which gets a copy of what has been trained; then anything may be overridden.
+        overrides: Texts such as ``executor.stages=4``; they change the run's configuration.
+        fork: A new folder, which gets a copy of the training so far; then any setting may be overridden.
         watch: Called with the progress of each phase.
 
     Raises:
-        RunFolderError: It is no run folder; something that changes results differs, or this machine does, and there
-            is no fork; or the training cannot be resumed exactly.
+        RunFolderError: It is no run folder; or a setting that changes results, or this machine, differs and there is
+            no fork; or the training cannot be resumed exactly.
         InputError: The layout does not fit.
         ConfigError: An override is wrong.
     """
@@ -59,7 +59,7 @@ def reopen(
         if fork is not None:
             _refuse_other_checkpoint(folder, context)
     elif after.executor != before.executor:
-        message = f"executor.* has no effect: it lays out supernet training, which {folder.root} has behind it."
+        message = f"executor.* has no effect: it lays out supernet training, which {folder.root} has finished."
         warnings.warn(message, NaspipeWarning, stacklevel=2)
     if fork is not None:
         return Run(_fork(folder, after, Path(fork)), context, watch)
@@ -70,7 +70,7 @@ def reopen(
 
 
 def _refuse_differences(folder: RunFolder, before: RunConfig, context: RunContext) -> None:
-    """Raise an error if a configuration differs from the run's in something that changes results."""
+    """Raise an error if a configuration differs from the run's in a setting that changes results."""
     after = context.config
     different = differences(before.model_dump(mode="json"), after.model_dump(mode="json"))
     texts = [
@@ -93,7 +93,7 @@ def _refuse_differences(folder: RunFolder, before: RunConfig, context: RunContex
 
 
 def _refuse_other_machine(folder: RunFolder, config: RunConfig) -> None:
-    """Raise an error if this machine may compute other bits than the one that the run began on."""
+    """Raise an error if this machine may compute other bits than the machine on which the run began."""
     then, now = folder.facts(), describe_environment(config.seed, config.training.threads)
     places: list[tuple[str, Any, Any]] = [
         ("torch", then.get("packages", {}).get("torch"), now["packages"]["torch"]),
@@ -110,7 +110,7 @@ def _refuse_other_machine(folder: RunFolder, config: RunConfig) -> None:
 
 
 def _refuse_other_checkpoint(folder: RunFolder, context: RunContext) -> None:
-    """Raise an error if a training cannot be resumed under a configuration that may be quite another one."""
+    """Raise an error if a copy's configuration does not fit the checkpoint from which it is resumed."""
     config, components = context.config, context.components
     checkpoint = CheckpointFolder(folder.training.checkpoints).latest()
     if checkpoint is None:
@@ -126,13 +126,13 @@ def _refuse_other_checkpoint(folder: RunFolder, context: RunContext) -> None:
     except Exception as error:
         raise RunFolderError(
             f"a training is resumed with the state of its sampler, but {config.sampler.name!r} cannot continue from "
-            f"what was saved at subnet {checkpoint.subnet:,}: {type(error).__name__}: {error}. Keep the sampler, or "
+            f"the state saved at subnet {checkpoint.subnet:,}: {type(error).__name__}: {error}. Keep the sampler, or "
             "train anew."
         ) from error
 
 
 def _fork(source: RunFolder, config: RunConfig, target: Path) -> RunFolder:
-    """Make a new run folder with a configuration, and a copy of what another has trained."""
+    """Make a new run folder with a configuration and a copy of another run's training."""
     folder = create_folder(target, ())
     trained, files = source.training.root, folder.training
     with locked(source.root), writing(folder.root):

@@ -1,4 +1,4 @@
-"""The retraining phase of a run: the rows of its table one after another, and the one that wins."""
+"""The retraining phase of a run: trains the rows of its table one after another, and keeps the row that wins."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from naspipe.results.retraining_rows import RetrainingRow, RowFolder, choose_row
 from naspipe.results.view import RunView
 from naspipe.runs.fingerprint import retrain_fingerprint
 from naspipe.runs.retrain_rows import retrain_rows
-from naspipe.training.data_parallel import SINGLE_PROCESS
 from naspipe.training.progress import Watch
+from naspipe.training.standalone import SINGLE_PROCESS
 
 
 def retrain_best(view: RunView, watch: Watch) -> None:
-    """Do the rows that are not finished, and put the one that wins into ``best/``.
+    """Train the rows that are not finished, and copy the row that wins to ``best/``.
 
     Args:
-        view: A run whose search has finished; this process holds its folder and computes deterministically.
+        view: A run whose search has finished; this process holds its lock and computes deterministically.
         watch: Called with the progress.
 
     Raises:
         RunFolderError: A file is damaged, or a setting has changed since the first row began.
-        TrainingError: A row cannot go on; those before it stay.
+        TrainingError: A row cannot be trained; the rows before it are kept.
         RunError: A saved model does not evaluate as the trained one did, or a file cannot be written.
         InputError: This machine cannot run ``retrain.processes``.
     """
@@ -55,7 +55,7 @@ def retrain_best(view: RunView, watch: Watch) -> None:
 
 
 def _keep_winner(view: RunView, rows: list[RetrainingRow]) -> None:
-    """Copy the files of the row that is best on the validation split; its metrics come last, and end the phase."""
+    """Copy the files of the row that is best on the validation split; its metrics come last, and finish the phase."""
     scores = view.retrained()
     winner, metric = choose_row(scores, view.components.objectives)
     files = RowFolder(view.folder.retraining / rows[scores.index(winner)].name)

@@ -27,12 +27,12 @@ from naspipe.training.progress import Progress, Watch
 
 
 class ReplicaTask(NamedTuple):
-    """What the processes are told.
+    """The task of the processes.
 
     Attributes:
         run: The run's folder.
         rows: Names of the rows that are not finished.
-        progress: Where the first process says how far it is.
+        progress: File of the leading process's progress.
     """
 
     run: str
@@ -41,16 +41,16 @@ class ReplicaTask(NamedTuple):
 
 
 def retrain_in_processes(path: Path, rows: Sequence[str], processes: int, watch: Watch) -> None:
-    """Do rows of a run's retraining with several processes.
+    """Train rows of a run's table with several processes.
 
     Args:
-        path: The run's folder, which this process holds.
+        path: The run's folder, whose lock this process holds.
         rows: Names of the rows that are not finished.
-        processes: How many.
+        processes: Number of processes.
         watch: Called with the progress.
 
     Raises:
-        TrainingError: A process failed; all have been ended. Rows that were finished stay.
+        TrainingError: A process failed; all have been ended. Finished rows are kept.
     """
     folder = RunFolder(path).retraining
     progress = folder / ".progress.jsonl"
@@ -69,17 +69,17 @@ def retrain_in_processes(path: Path, rows: Sequence[str], processes: int, watch:
 
 
 def start_replica(task: ReplicaTask, launcher: int) -> None:
-    """Take part in a retraining; runs in a process that the elastic launcher has started.
+    """Take part in a retraining; called in a process that the elastic launcher has started.
 
     Args:
-        task: What is to be done.
-        launcher: Process id of the launcher, which this process does not outlive.
+        task: The task.
+        launcher: Process id of the launcher; this process ends when the launcher does.
     """
     end_with(launcher)
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     retraining = RunFolder(Path(task.run)).retraining
     with working_in(retraining), warnings.catch_warnings(), JsonLines(Path(task.progress)) as log:
-        # What there is to warn of was said before the processes were started.
+        # All warnings were shown before the processes were started.
         warnings.simplefilter("ignore", NaspipeWarning)
         view = RunView.open(task.run)
         config = view.config
@@ -91,6 +91,6 @@ def start_replica(task: ReplicaTask, launcher: int) -> None:
                 retrain_backend(config), store=store, rank=rank, world_size=processes,
                 timeout=timedelta(seconds=config.executor.timeout),
             )  # fmt: skip
-            share = DataParallelProcess(rank, processes, config.training.device, store)
-            retrain_rows(view, task.rows, share, lambda progress: log.append(vars(progress)))
+            process = DataParallelProcess(rank, processes, config.training.device, store)
+            retrain_rows(view, task.rows, process, lambda progress: log.append(vars(progress)))
             distributed.destroy_process_group()

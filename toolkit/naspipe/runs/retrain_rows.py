@@ -10,25 +10,23 @@ from torch import nn
 from naspipe.errors import RunError, TrainingError
 from naspipe.files import JsonLines, save_tensors, write_json, writing
 from naspipe.results.retraining_rows import RetrainingRow, row_folder, seed_of
-from naspipe.results.view import RunView
-from naspipe.results.weights import load_weights
+from naspipe.results.view import RunView, load_weights
 from naspipe.search.builtin_measures import count_parameters
 from naspipe.search.evaluation import Evaluator, measure_split
 from naspipe.search.objective import read_metrics
 from naspipe.supernet.supernet import build_subnet
-from naspipe.training.data_parallel import SingleProcess
 from naspipe.training.progress import Progress, Watch
-from naspipe.training.standalone import EpochRecord, retrain
+from naspipe.training.standalone import EpochRecord, SingleProcess, retrain
 from naspipe.usercode import calling
 
 
-def retrain_rows(view: RunView, names: Container[str], share: SingleProcess, watch: Watch) -> None:
-    """Do some rows of a run's table, in order.
+def retrain_rows(view: RunView, names: Container[str], process: SingleProcess, watch: Watch) -> None:
+    """Train some rows of a run's table, in order.
 
     Args:
-        view: The run; this process, or one that started it, holds its folder.
+        view: The run; this process, or the process that started it, holds the run's lock.
         names: Names of the rows.
-        share: This process's share of the training; all processes call this alike.
+        process: This process; all processes make the same call.
         watch: Called with the progress.
     """
     rows = view.rows()
@@ -37,9 +35,9 @@ def retrain_rows(view: RunView, names: Container[str], share: SingleProcess, wat
     for place, row in enumerate(rows):
         if row.name in names:
             title = f"row {place + 1} of {len(rows)} ({row.describe()}), " if len(rows) > 1 else ""
-            _RowTraining(view, row, share, watch, title, before, total).do()
-            # The others must not begin the next row before the first process has ended this one.
-            share.wait_for_leader(row.name)
+            _RowTraining(view, row, process, watch, title, before, total).do()
+            # The others must not begin the next row before the leading process has ended this one.
+            process.wait_for_leader(row.name)
         before += row.steps(view.config.retrain.epochs)
 
 
@@ -50,20 +48,20 @@ class _RowTraining:
         self,
         view: RunView,
         row: RetrainingRow,
-        share: SingleProcess,
+        process: SingleProcess,
         watch: Watch,
         title: str,
         before: int,
         total: int,
     ) -> None:
-        self._view, self._row, self._share, self._watch = view, row, share, watch
+        self._view, self._row, self._process, self._watch = view, row, process, watch
         self._title, self._before, self._total = title, before, total
         self._files = row_folder(view.folder, row)
 
     def do(self) -> None:
-        """Train or take the module, save it, read it back and measure it; a row that was interrupted starts anew."""
+        """Get the module, save it, read it back and measure it; an interrupted row starts again."""
         view, row, files = self._view, self._row, self._files
-        if not self._share.leads:
+        if not self._process.leads:
             if row.trains:
                 self._train()
             return
@@ -88,7 +86,7 @@ class _RowTraining:
             "init": row.init,
             "seed": row.seed,
             "validation": validation,
-            # The only time that it is touched.
+            # The only use of the test split.
             "test": self._measure(reloaded, "test"),
             "parameters": count_parameters(reloaded),
         }
@@ -114,12 +112,12 @@ class _RowTraining:
                     self._tell(record.epoch + 1, f"loss {record.loss:.4f}")
 
             task, data, device = view.components.task, view.splits.train, config.training.device
-            retrain(module, task, data, config.retrain, seed, device, on_epoch, self._share)
+            retrain(module, task, data, config.retrain, seed, device, on_epoch, self._process)
         return module
 
     def _log(self) -> contextlib.AbstractContextManager[JsonLines | None]:
         """Return a new log of the epochs, in the process that leads."""
-        if not self._share.leads:
+        if not self._process.leads:
             return contextlib.nullcontext()
         with writing(self._files.epochs):
             self._files.epochs.unlink(missing_ok=True)

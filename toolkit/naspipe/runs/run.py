@@ -32,8 +32,8 @@ from naspipe.training.supernet_training import finish_training
 class Run(RunView):
     """One run: its folder, and the phases train, search, retrain and report.
 
-    ``naspipe.run`` goes through all of them. Each phase reads what the one before left in the folder, so
-    they can be called in separate processes.
+    ``naspipe.run`` goes through all of them. Each phase reads the files of the phase before it, so they
+    can be called in separate processes.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class Run(RunView):
         """Train the supernet and save it; returns the run.
 
         Args:
-            trace: Record what each stage did, when, and the versions it saw, in ``train/trace.json``.
+            trace: Whether to record the times and versions of all actions in ``train/trace.json``.
 
         Raises:
             RunFolderError: It has been trained, its training was interrupted, or another process works here.
-            TrainingError: It cannot go on.
+            TrainingError: The training cannot continue.
             RunError: A file cannot be written.
         """
         with self._phase(how_to_resume_training(self.context, self.folder)):
@@ -119,7 +119,7 @@ class Run(RunView):
         return self
 
     def resume(self) -> Run:
-        """Resume the run where it was interrupted, in whatever phase, and finish it; returns the run.
+        """Resume an interrupted run in any phase, and finish it; returns the run.
 
         The result is that of a run without the interrupt, bit for bit. ``naspipe.runs.resuming.reopen`` opens a run
         with another layout.
@@ -128,7 +128,7 @@ class Run(RunView):
             RunFolderError: A file is damaged, another process works here, or the training cannot be resumed exactly.
             RunError: A phase failed.
         """
-        # No other process may come in between two phases, and SIGTERM must not pass unreported.
+        # The lock is held between phases too, and SIGTERM between phases is reported.
         with self._lock.held(), stopped_by_sigterm(self.folder.how_to_resume):
             if not self.folder.supernet.exists():
                 refuse_without_checkpoints(self.context, self.folder)
@@ -145,12 +145,11 @@ class Run(RunView):
     def search(self, extend: int | None = None, workers: int | None = None) -> Run:
         """Search the trained supernet and name the best architecture; returns the run.
 
-        A search that was interrupted is resumed: what has been evaluated is looked up.
+        An interrupted search is resumed: results of earlier evaluations are looked up.
 
         Args:
-            extend: Trials to add to the budget; a search that has finished is then continued, and its result is put
-                aside.
-            workers: Processes that evaluate; by default as many as the configuration says.
+            extend: Trials to add to the budget; a finished search is then continued, and its result is put aside.
+            workers: Number of processes that evaluate; by default the configuration's.
 
         Raises:
             RunFolderError: The supernet has not been trained, the search has finished, space or strategy have
@@ -176,15 +175,15 @@ class Run(RunView):
     def retrain(self) -> Run:
         """Train the best architectures as ordinary modules, save, reload and test them; returns the run.
 
-        There is a row for each architecture, start and seed; the one that is best on the validation split goes to
-        ``best/``. Rows that were finished before an interrupt are kept. The test split is touched once a row, after
-        everything else.
+        There is a row for each architecture, kind of initial weights, and seed; the row that is best on the validation
+        split goes to ``best/``. Rows that were finished before an interrupt are kept. The test split is used once for
+        each row, after everything else.
 
         Raises:
-            RunFolderError: The search has not finished, this has been done, a file is damaged, or another
-                process works here.
+            RunFolderError: The search has not finished, the retraining has, a file is damaged, or another process works
+                here.
             InputError: This machine cannot run ``retrain.processes``.
-            TrainingError: A row cannot go on.
+            TrainingError: A row cannot be trained.
             RunError: A saved model does not evaluate as the trained one did, or a file cannot be written.
         """
         with self._phase(f"To resume: naspipe retrain {self.folder.quoted}"):
@@ -199,25 +198,26 @@ class Run(RunView):
         return self
 
     def rank_check(self, against: str = "retrain", architectures: int | None = None, seeds: int = 1) -> RankRecord:
-        """Compare the supernet's order of random architectures with the true one; returns what comes of it.
+        """Compare the supernet's order of random architectures with their true order; returns the result.
 
-        What has been scored or trained is looked up, so a check that was interrupted is resumed, and one of more
-        architectures or seeds adds to what there is.
+        Earlier scores and truths are looked up. So an interrupted check is resumed, and a check of more architectures
+        or seeds computes only the new ones.
 
         Args:
             against: ``retrain``, or an objective that needs the architecture only, such as a table of accuracies.
-            architectures: How many are checked; by default 20 for ``retrain`` and 100 otherwise, or all there are.
-            seeds: Trainings of each architecture, whose mean is the truth.
+            architectures: Number of architectures to check; by default 20 for ``retrain`` and 100 otherwise, or all of
+                the space.
+            seeds: Number of trainings of each architecture, whose mean is the truth.
 
         Raises:
             InputError: An argument is wrong, or the supernet has not been trained; nothing has been computed.
             RunFolderError: A file is damaged, or another process works here.
-            RunError: Nearly everything failed, or a file cannot be written.
+            RunError: Nearly all architectures failed, or a file cannot be written.
         """
         # Other commands need not wait for its imports.
         from naspipe.runs.rank_check import check_ranking, how_to_resume_check
 
-        # The check reads the supernet for itself, and frees it before it trains.
+        # The check reads the supernet itself, and frees it before it trains.
         self.release_supernet()
         with self._phase(how_to_resume_check(self, against, architectures, seeds)):
             return check_ranking(self, against, architectures, seeds, self._watch)
@@ -230,13 +230,13 @@ class Run(RunView):
         return write_report(self)
 
     def _take_untrained(self) -> Supernet | None:
-        """Return the supernet that was built to check it, once: training changes it in place."""
+        """Return the supernet that was built for the checks, once: training changes it in place."""
         untrained, self._untrained = self._untrained, None
         return untrained
 
     @contextlib.contextmanager
     def _phase(self, how_to_resume: str) -> Iterator[None]:
-        """Hold the folder and compute deterministically; an interrupt, or SIGTERM, says how to resume."""
+        """Hold the lock and compute deterministically; the error of an interrupt or SIGTERM says how to resume."""
         with (
             self._lock.held(),
             stopped_by_sigterm(how_to_resume),

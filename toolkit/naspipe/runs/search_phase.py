@@ -1,4 +1,4 @@
-"""The search phase of a run: constraints, measures, workers, and a log that an interrupted search is resumed from."""
+"""The search phase of a run: constraints, measures, workers, and the log, from which a search is resumed."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def search_run(view: RunView, config: RunConfig, known: Sequence[Trial], watch: 
         watch: Called with the progress.
 
     Raises:
-        SearchError: Every trial failed, the strategy or a worker did, or nothing satisfies the constraints.
-        RunFolderError: The strategy proposes something else than it did before.
+        SearchError: Every trial failed, the strategy or a worker failed, or nothing satisfies the constraints.
+        RunFolderError: A resumed strategy proposes other architectures than before.
         RunError: A file cannot be written.
     """
     from naspipe.search.study import StudyJournal  # it needs Optuna, which training and reading a run do not
@@ -82,7 +82,7 @@ def search_run(view: RunView, config: RunConfig, known: Sequence[Trial], watch: 
 
 
 def _study_name(config: RunConfig) -> str:
-    """Return what the study is called in optuna-dashboard: not after the folder, which may be moved."""
+    """Return the name of the study in optuna-dashboard; it does not depend on the folder, which may be moved."""
     names = (config.space.name, config.task.name, config.search.strategy.name)
     return "-".join(name.rpartition(":")[2] for name in names)
 
@@ -98,9 +98,9 @@ def _conclude(components: Components, folder: RunFolder, result: SearchResult, w
 def _evaluating(
     config: RunConfig, components: Components, measures: MeasureCache, supernet: Supernet, splits: Splits
 ) -> Iterator[Evaluate]:
-    """Give what evaluates a generation: here, or in workers that are ended afterwards."""
+    """Return the function that evaluates a generation, in this process or in workers, which are ended afterwards."""
     pool = None
-    # Where every objective is a measure, the task has no say, and its data is left alone.
+    # If every objective is a measure, the task's metrics are not needed.
     measured_only = all(objective.name in components.measures for objective in components.objectives)
     evaluator = Evaluator(supernet, components.task, splits, config)
     if config.search.workers > 1 and not measured_only:
@@ -108,7 +108,7 @@ def _evaluating(
 
     def evaluate(architectures: Sequence[Architecture]) -> Iterator[tuple[int, Metrics | Exception]]:
         measured: dict[int, Mapping[str, float]] = {}
-        # Before any worker is busy: it would disturb what is taken by the clock.
+        # Before any worker is busy, which would disturb measures that are taken by the clock.
         for place, architecture in enumerate(architectures):
             try:
                 measured[place] = measures.of(architecture)
@@ -147,11 +147,11 @@ def _evaluate_here(
 
 
 def _forget(record: dict[str, Any]) -> None:
-    """Keep no record, where nothing is measured by the clock."""
+    """Keep no record, since nothing is measured by the clock."""
 
 
 class _Clock:
-    """The time that a search has taken over all its parts, kept in a file if it is asked for."""
+    """The time that a search has taken over all resumes, kept in a file if one is given."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -163,19 +163,19 @@ class _Clock:
         return time.monotonic() - self._start
 
     def save(self) -> None:
-        """Write it."""
+        """Write the time to the file."""
         if self._path is not None:
             write_json(self._path, self.seconds())
 
 
 def extend_budget(config: RunConfig, folder: RunFolder, done: int, more: int) -> RunConfig:
-    """Let a search evaluate more architectures than its budget; what came of the smaller one is kept beside.
+    """Extend the budget of a search; the result of the smaller budget is put aside.
 
     Args:
         config: The run's configuration.
-        folder: Its folder; configuration and results of the search are changed there.
-        done: Trials so far.
-        more: Trials to add: to the budget, or to those done if it is none of trials.
+        folder: Its folder, where the configuration changes.
+        done: Number of trials so far.
+        more: Number of trials to add to the budget, or to those done if the budget does not limit trials.
 
     Returns:
         The configuration with the budget extended; it has no other limit.
@@ -200,7 +200,7 @@ def with_workers(config: RunConfig, workers: int | None) -> RunConfig:
     """Return a configuration with another number of workers, if one is given.
 
     Raises:
-        InputError: The number is less than one; or there are several, and a plug-in is known to this process only.
+        InputError: The number is less than one; or it is above one, and a plug-in is known to this process only.
     """
     if workers is not None:
         if workers < 1:
@@ -217,10 +217,10 @@ def _put_aside_results(folder: RunFolder, trials: int) -> None:
 
     Args:
         folder: The run's folder.
-        trials: Trials of the search so far; they name what is put aside.
+        trials: Number of trials so far, which becomes part of the new name.
 
     Raises:
-        RunFolderError: Something of the new name is there already.
+        RunFolderError: The new name exists already.
     """
     if not folder.best_architecture.parent.exists():
         return

@@ -1,4 +1,4 @@
-"""Stopping on request: SIGTERM, by which schedulers announce that a job must go."""
+"""Stopping on request: SIGTERM, by which schedulers announce that they will end a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from naspipe.errors import StoppedError
 
 @contextlib.contextmanager
 def on_sigterm(act: Callable[[], None]) -> Iterator[None]:
-    """Call a function when SIGTERM comes meanwhile; does nothing in other threads than the main one."""
+    """Call a function if SIGTERM comes in this context; outside the main thread this has no effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -29,13 +29,16 @@ def on_sigterm(act: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Sigterm(BaseException):  # no error, as KeyboardInterrupt is none
-    """SIGTERM came; no handler of errors may take it for a failure of what it interrupts."""
+class _Sigterm(BaseException):  # not an Exception, like KeyboardInterrupt
+    """SIGTERM came; no handler of errors may catch it."""
 
 
 @contextlib.contextmanager
-def stopped_by_sigterm(how_to_go_on: str) -> Iterator[None]:
-    """Raise an error where SIGTERM finds the program: what was logged so far is all that a phase goes on from.
+def stopped_by_sigterm(how_to_resume: str) -> Iterator[None]:
+    """Raise an error at once if SIGTERM comes in this context; a phase is resumed from its log.
+
+    Args:
+        how_to_resume: A sentence for the message.
 
     Raises:
         StoppedError: SIGTERM came.
@@ -48,24 +51,24 @@ def stopped_by_sigterm(how_to_go_on: str) -> Iterator[None]:
         with on_sigterm(stop):
             yield
     except _Sigterm:
-        raise StoppedError(f"stopped by SIGTERM. {how_to_go_on}") from None
+        raise StoppedError(f"stopped by SIGTERM. {how_to_resume}") from None
 
 
 class StopRequest:
-    """A file by which whoever hears SIGTERM tells the process that decides where training is cut.
+    """A file that asks a training to stop; it is made when SIGTERM comes.
 
     Attributes:
-        came: Whether SIGTERM came while it was listened for; known afterwards.
+        came: Whether SIGTERM came within ``heard``; known afterwards.
     """
 
     def __init__(self, path: Path) -> None:
-        """Use a path; what an earlier training has left there is taken away by ``heard``."""
+        """Use a path; ``heard`` removes the file of an earlier training."""
         self._path = path
         self.came = False
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Make the file when SIGTERM comes; there is none at the beginning nor afterwards."""
+        """Make the file if SIGTERM comes in this context; it is removed at the beginning and at the end."""
         self._path.unlink(missing_ok=True)
         try:
             with on_sigterm(self._path.touch):
@@ -75,5 +78,5 @@ class StopRequest:
             self._path.unlink(missing_ok=True)
 
     def is_made(self) -> bool:
-        """Tell whether it has been made."""
+        """Tell whether the file exists."""
         return self._path.exists()

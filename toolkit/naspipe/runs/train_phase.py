@@ -1,4 +1,4 @@
-"""The training phase of a run: the supernet is trained, or its training is resumed, and saved."""
+"""The training phase of a run: trains the supernet, or resumes its training, and saves it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def train_run(context: RunContext, folder: RunFolder, watch: Watch, untrained: S
         context: The run.
         folder: Its folder.
         watch: Called with the progress.
-        untrained: A supernet to train in place, or None: a new one is built.
-        trace: Record what each stage did, when, and the versions it saw; from the first subnet on, or not at all.
+        untrained: An untrained supernet to train in place, or None: a new one is built.
+        trace: Whether to write plan and trace; possible only if the training begins with the first subnet.
 
     Raises:
         RunFolderError: A setting that the result depends on has changed since the training began.
-        TrainingError: The training cannot go on.
+        TrainingError: The training cannot continue.
         StoppedError: SIGTERM came; a checkpoint has been written.
         RunError: A file cannot be written.
     """
@@ -39,7 +39,7 @@ def train_run(context: RunContext, folder: RunFolder, watch: Watch, untrained: S
         files.root.mkdir(exist_ok=True)
     measure_costs(context, files.costs, watch)
     stop = StopRequest(files.stop_request)
-    # Where no checkpoint can be written there is nothing to wait for.
+    # Without checkpoints, SIGTERM need not wait for a drain.
     with stop.heard() if context.contract.can_drain else contextlib.nullcontext():
         result = train_supernet(context, files, watch=watch, record=trace, must_stop=stop.is_made, supernet=untrained)
     subnets = context.config.training.subnets
@@ -58,17 +58,17 @@ def train_run(context: RunContext, folder: RunFolder, watch: Watch, untrained: S
 
 
 def how_to_resume_training(context: RunContext, folder: RunFolder) -> str:
-    """Return what to do about a training that was interrupted."""
+    """Return how to resume a training that was interrupted, as a sentence."""
     if context.contract.can_drain:
         return folder.how_to_resume
     return f"Executor {context.config.executor.name!r} writes no checkpoints. To train anew: {folder.retry}"
 
 
 def refuse_without_checkpoints(context: RunContext, folder: RunFolder) -> None:
-    """Raise an error if a training was interrupted that cannot be resumed exactly.
+    """Raise an error if a training was interrupted and cannot be resumed exactly.
 
     Raises:
-        RunFolderError: Its executor's contract allows no checkpoints.
+        RunFolderError: The contract of its executor allows no checkpoints.
     """
     if folder.training.metrics.exists() and not context.contract.can_drain:
         raise RunFolderError(

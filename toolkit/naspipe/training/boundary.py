@@ -1,9 +1,9 @@
 """Block boundaries: each is one autograd node, in every executor alike.
 
-What enters a block is a fresh, contiguous copy of what left the block before, and the gradient that
-goes back is contiguous too. A stage boundary is then no different from any other block boundary, so
-the number of stages cannot change a bit: neither the order in which aliased slots are summed nor the
-strides that kernels choose their algorithm by depend on where the pipeline is cut.
+A block's input is a fresh, contiguous copy of the output of the block before, and the gradient that goes back is
+contiguous too. So a boundary between stages is like any other block boundary, and the number of stages cannot change a
+bit. Two things would otherwise depend on where stages begin: the order in which gradients of aliased slots are summed,
+and the strides by which kernels choose their algorithm.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Slots = list[Tensor | None]
 def standard_strides(tensor: Tensor) -> Tensor:
     """Return a contiguous tensor whose strides are those of a new one.
 
-    ``contiguous()`` alone keeps odd strides of dimensions of size 1, which kernels choose their algorithm by, and
-    which no message carries.
+    ``contiguous()`` alone keeps odd strides of dimensions of size 1. Kernels choose their algorithm by strides, and
+    messages do not carry them.
     """
     return tensor.contiguous().reshape(-1).view(tensor.shape)
 
 
 def enter_block(payload: Any) -> tuple[Any, Slots]:
-    """Cut autograd and hand a payload to a block.
+    """Detach a payload from its graph and copy it for a block.
 
     Args:
-        payload: What the block before returned, or a batch's input.
+        payload: The output of the block before, or a batch's input.
 
     Returns:
-        The copy for the block, which it may change in place, and the leaves at which the block's
-        backward leaves the gradients of its input.
+        The copy for the block, which it may change in place, and the autograd leaves that get the gradients of the
+        block's input.
     """
     values, structure = pytree.tree_flatten(payload)
     leaves: Slots = []
@@ -67,11 +67,11 @@ def backward_block(outputs: Slots, gradients: Sequence[Tensor | None], inputs: S
 
     Args:
         outputs: What ``leave_block`` returned.
-        gradients: One for each output; None where nothing depends on it.
+        gradients: A gradient for each output; None where nothing depends on the output.
         inputs: The leaves that ``enter_block`` returned.
 
     Returns:
-        The gradient of each input; None where nothing depends on it.
+        The gradient of each input; None where nothing depends on the input.
     """
     roots = [
         (output, gradient)
@@ -84,7 +84,7 @@ def backward_block(outputs: Slots, gradients: Sequence[Tensor | None], inputs: S
 
 
 def detach_payload(payload: Any) -> Any:
-    """Return a payload without its graph, for another part; what needs a gradient is still marked so."""
+    """Return a payload without its graph, for another part; ``requires_grad`` stays."""
 
     def detach(value: Any) -> Any:
         return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value

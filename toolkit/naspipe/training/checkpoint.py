@@ -1,9 +1,9 @@
-"""Checkpoints: what a supernet's training is between two subnets, in files that are whole or not there.
+"""Checkpoints: the state of a supernet's training between two subnets, in files that are complete or absent.
 
-A checkpoint *at index c* holds every layer as the updates of all subnets below c have left it, the older versions that
-later subnets are due, the optimizers' states, and the sampler's state before it draws subnet c. Each process writes its
-layers into a file of its own; the manifest, which names all files with their checksums, is renamed into place last.
-Layers are found by name, so a checkpoint can be loaded by any number of stages.
+A checkpoint *at index c* holds every layer after the updates of all subnets below c, the older versions that later
+subnets must read, the optimizers' states, and the sampler's state before it draws subnet c. Each process writes its
+layers into a shard. The manifest names all shards with their checksums, and is renamed into place last. Layers are
+found by name, so any number of stages can load a checkpoint.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from naspipe.records import Record
 from naspipe.training.layers import Layer, LayerFacts, LayerState
 
 TRIES = 3
-"""Times that a write is tried before training ends."""
+"""Number of times that a write is tried before the training ends."""
 
 PAUSE_SECONDS = 1.0
-"""Between two tries."""
+"""Pause between two tries, in seconds."""
 
 MANIFEST = "manifest.json"
 
@@ -55,10 +55,10 @@ class _Manifest(Record):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that is whole.
+    """A complete checkpoint.
 
     Attributes:
-        folder: Where it lies.
+        folder: The checkpoint's folder.
         subnet: The index c: subnets below it have been trained.
         sampler: The sampler's state before it draws subnet c.
     """
@@ -69,10 +69,10 @@ class Checkpoint:
     _shards: tuple[_Shard, ...]
 
     def restore(self, layers: Iterable[Layer]) -> None:
-        """Let layers go on where these were.
+        """Restore layers.
 
         Raises:
-            RunFolderError: One is missing: the space has changed.
+            RunFolderError: A layer is missing: the space has changed.
         """
         wanted = {layer.key: layer for layer in layers}
         for shard in self._shards:
@@ -98,7 +98,7 @@ class CheckpointFolder:
     """The checkpoints of one training; several processes may write into it."""
 
     def __init__(self, root: Path) -> None:
-        """Use a folder; it is made with the first checkpoint."""
+        """Use a folder; the first checkpoint creates it."""
         self.root = root
 
     def write_shard(self, subnet: int, number: int, layers: Iterable[Layer]) -> None:
@@ -107,7 +107,7 @@ class CheckpointFolder:
         Args:
             subnet: The index.
             number: Number of the shard.
-            layers: Those of this process.
+            layers: The layers of this process.
 
         Raises:
             RunError: It cannot be written.
@@ -130,7 +130,7 @@ class CheckpointFolder:
         _with_retries(write)
 
     def finish(self, subnet: int, shards: int, sampler: Mapping[str, Any], keep: int) -> None:
-        """Make a checkpoint whole, once every process has written its shard; remove older ones.
+        """Complete a checkpoint once every process has written its shard, and remove older checkpoints.
 
         Args:
             subnet: The index.
@@ -162,9 +162,9 @@ class CheckpointFolder:
         return sorted((int(name) for name in found if name.isdigit()), reverse=True)
 
     def start(self) -> Checkpoint | None:
-        """Return the last checkpoint that is whole, and remove what lies behind it; warn of each that is damaged.
+        """Return the last complete checkpoint, and remove those after it; warn of each damaged one.
 
-        The training writes later ones again, perhaps in other shards.
+        The training writes the later checkpoints again, perhaps in other shards.
         """
         found = self.latest()
         first = -1 if found is None else found.subnet
@@ -174,7 +174,7 @@ class CheckpointFolder:
         return found
 
     def latest(self) -> Checkpoint | None:
-        """Return the last checkpoint that is whole; warn of each that is damaged."""
+        """Return the last complete checkpoint; warn of each damaged one."""
         for subnet in self.indices():
             try:
                 return self.open(subnet)
@@ -188,7 +188,7 @@ class CheckpointFolder:
 
         Args:
             subnet: Its index.
-            check: Compare all its bytes with their checksums; another process may have done that.
+            check: Compare all bytes with their checksums; not needed where another process has done it.
 
         Raises:
             RunFolderError: It is damaged.
@@ -202,7 +202,7 @@ class CheckpointFolder:
                 if size != shard.bytes:
                     raise ValueError(f"it has {size:,} bytes instead of {shard.bytes:,}")
                 if _sha256(path) != shard.sha256:
-                    raise ValueError("its checksum is another one than when it was written")
+                    raise ValueError("its checksum has changed since it was written")
                 with safe_open(path, "pt"):
                     pass
             except (OSError, ValueError, SafetensorError) as error:
@@ -216,7 +216,7 @@ class CheckpointFolder:
         shutil.rmtree(self._folder(subnet), ignore_errors=True)
 
     def remove_all(self) -> None:
-        """Remove every checkpoint, once what they lead to has been saved."""
+        """Remove every checkpoint, once the trained supernet has been saved."""
         for manifest in self.root.glob(f"*/{MANIFEST}"):
             manifest.unlink()
         shutil.rmtree(self.root, ignore_errors=True)
@@ -239,7 +239,7 @@ def _with_retries(write: Callable[[], None]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have the system write a file, or a folder's list of files, to the disk."""
+    """Have the system write a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

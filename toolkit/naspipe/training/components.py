@@ -83,7 +83,7 @@ def build_components(config: RunConfig, origin: Callable[[Key], str] = lambda ke
     sampler = builder.plugin(SAMPLER, config.sampler.parameters)
     executor = builder.plugin(EXECUTOR, config.executor.options)
     strategy = builder.plugin(STRATEGY, config.search.strategy.parameters)
-    # One object of each measure, whether it is an objective, a constraint's subject or both.
+    # One object of each measure, also where it is both an objective and the subject of a constraint.
     find = functools.cache(find_measure)
     objectives: list[Objective] = []
     constraints: list[Condition] = []
@@ -138,7 +138,7 @@ def replace_components(components: Components, before: RunConfig, config: RunCon
 
 
 class _Builder:
-    """Collects what goes wrong, so that all of it is reported at once."""
+    """Collects problems, so that all are reported together."""
 
     def __init__(self, config: RunConfig, origin: Callable[[Key], str]) -> None:
         self.problems: list[Problem] = []
@@ -146,12 +146,12 @@ class _Builder:
         self._origin = origin
 
     def attempt(self, key: Key, action: Callable[[], Any], called: str = "") -> Any:
-        """Return the action's result; None, with a problem noted, if it refuses its input.
+        """Return the result of a function; None, with a problem noted, if it refuses its input.
 
         Args:
-            key: The section to blame.
-            action: What is tried.
-            called: What of a plug-in it calls, if it does.
+            key: The section that the problem is reported for.
+            action: The function to call.
+            called: The method of a plug-in that it calls, for messages; empty: none.
         """
         try:
             if not called:
@@ -179,10 +179,10 @@ class _Builder:
             self.attempt(("training", "delay"), lambda: _check_delay(self._config, executor))
 
     def finish(self) -> None:
-        """Report all problems.
+        """Report the problems, if there are any.
 
         Raises:
-            ConfigError: There are some.
+            ConfigError: There are.
         """
         if self.problems:
             raise ConfigError(self.problems)

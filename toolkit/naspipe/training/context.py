@@ -29,7 +29,7 @@ DEFAULT_DELAY = 8
 
 
 class CommonParts:
-    """What contexts of one space, task and seed have in common.
+    """The objects that contexts of one space, task and seed share.
 
     Attributes:
         costs: The costs of the blocks that have been found, by the value of ``executor.costs``.
@@ -37,7 +37,7 @@ class CommonParts:
     """
 
     def __init__(self, config: RunConfig, components: Components) -> None:
-        """Make nothing yet."""
+        """Make nothing yet; each object is made when it is first asked for."""
         self._config = config
         self._components = components
         self.costs: dict[str, CostTable] = {}
@@ -45,7 +45,7 @@ class CommonParts:
 
     @cached_property
     def splits(self) -> Splits:
-        """The task's data, the same whatever the caller has set in torch."""
+        """The task's data; settings of torch that the caller has made do not change it."""
         training = self._config.training
         with deterministic(training.threads, training.device):
             return load_splits(self._components.task, self._config.seed)
@@ -58,7 +58,7 @@ class CommonParts:
 
 
 class RunContext:
-    """What a run is made of, handed from one phase to the next.
+    """The objects that a run is made of, handed from one phase to the next.
 
     Plug-ins are constructed with the context. Data, meta supernet and costs are made when they are first asked for.
     """
@@ -76,7 +76,7 @@ class RunContext:
             config: The configuration; its delay is filled in if it is missing and the contract allows one.
             components: Its plug-ins.
             costs: Costs of the blocks, if they are known from another process.
-            common: What this context shares with others; by default nothing.
+            common: The objects that this context shares with others; by default none.
         """
         delay, contract = config.training.delay, contract_of(config, components.executor)
         if delay is None and contract.allows_delay:
@@ -139,7 +139,7 @@ class RunContext:
         """The costs of the blocks; a profile must have been measured before (``training/profiling.py``).
 
         Raises:
-            InputError: The costs cannot be had.
+            InputError: The table of costs does not fit.
         """
         if not self.knows_costs:
             self.set_costs(find_costs(self.config, self.meta_supernet, lambda: self.splits))
@@ -151,7 +151,7 @@ class RunContext:
 
     @cached_property
     def planning(self) -> Planning:
-        """What plans are made from."""
+        """The source of this run's plans."""
         return Planning(self.config, self.components, self.meta_supernet, self.costs)
 
     def with_config(self, config: RunConfig) -> RunContext:

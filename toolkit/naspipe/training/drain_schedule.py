@@ -1,10 +1,11 @@
 """The drain schedule: before which subnets a training drains the pipeline, for a checkpoint or to stop.
 
-Every process plans the run for itself, so all must drain before the same subnets. The process of stage 0 decides, by
-its clock and by whether it was asked to stop, and tells the others through a store; they wait for its decision. They
-cannot wait for each other in a circle: a process asks while it plans, a fixed number of actions ahead of those it runs,
-and never beyond a drain before it has passed that; and all plan the same actions in one order, so stage 0 has always
-planned as far as the processes that it waits for.
+Every process plans the run for itself, so all must drain before the same subnets. The process of stage 0 decides: by
+its clock, and by whether it was asked to stop. It tells the others through a store, and they wait for its decision.
+
+Processes cannot wait for each other in a circle. All plan the same actions in one order, each a fixed number of actions
+ahead of those that it runs, and never beyond a drain that it has not passed. So stage 0 has always planned as far as
+the processes that it waits for.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 INTERVAL = 16
-"""Bulks between two looks at the clock and at the request to stop."""
+"""Number of bulks between two checks of the clock and of the request to stop."""
 
 
 class DrainSchedule:
-    """Says of each subnet whether the pipeline is drained before it.
+    """Decides before which subnets the pipeline is drained.
 
     Attributes:
-        drained: The subnets before which it was drained so far.
+        drained: The subnets before which it is drained, as far as is decided.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class DrainSchedule:
 
         Args:
             settings: When to write a checkpoint.
-            contract: Says where a drain is possible.
+            contract: The contract, which allows drains at every subnet, between bulks, or not at all.
             must_stop: Tells whether the training is asked to stop; called in the process that decides.
             store: Carries decisions between processes; None if there is one process.
             decides: Whether this process decides.
@@ -59,12 +60,12 @@ class DrainSchedule:
         self._decides = decides
         self._clock = clock
         self._last = clock()
-        # Subnets between two checkpoints that are due by their number: a multiple of the bulk.
+        # Number of subnets between two checkpoints: a multiple of the bulk.
         self._every = None if settings.every is None else math.ceil(settings.every / self._bulk) * self._bulk
         self.drained: set[int] = set()
 
     def __call__(self, subnet: int) -> Admission:
-        """Return when a subnet may be admitted; call it once for each, in order."""
+        """Return when a subnet may be admitted; call it once for each subnet, in order."""
         if not self._possible or not self._is_place(subnet):
             return Admission.AT_ONCE
         if self._store is None:

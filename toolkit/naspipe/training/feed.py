@@ -1,4 +1,4 @@
-"""The feed: subnets in flight with their micro-batches, prepared when the trainer needs them."""
+"""The feed: subnets in flight, with micro-batches that are loaded when the trainer needs them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from naspipe.config.schema import TrainingConfig
 from naspipe.errors import TrainingError
 from naspipe.space import Architecture
-from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_parts, split_batch
+from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_splittable, split_batch
 from naspipe.tasks.task import Task
 from naspipe.training.subnet_stream import DrawnSubnet, SubnetStream
 
 
 @dataclass
 class SubnetInFlight:
-    """A subnet between its first action and its last update.
+    """A subnet between its first action and its last update in this process.
 
     Attributes:
         architecture: Its architecture.
         layers: For every block the names of the layers that it uses.
-        batches: Its micro-batches; empty until one is needed.
-        weight: What the summed loss of the whole batch is divided by; known with the batches.
-        losses: Losses of the micro-batches so far, each divided by the weight; where the last part is.
+        batches: Its micro-batches; empty until they are loaded.
+        weight: Divisor of the summed loss of the whole batch; 0 until the micro-batches are loaded.
+        losses: Losses of the micro-batches so far, each divided by the weight; in the process of the last part.
         finite: Whether all losses are finite, as far as this process knows.
     """
 
@@ -34,14 +34,14 @@ class SubnetInFlight:
 
 
 class SubnetFeed:
-    """Gives the trainer the subnets in the order in which they were drawn, and their batches."""
+    """Gives the trainer the subnets in the order of their draws, and their batches."""
 
     def __init__(self, stream: SubnetStream, task: Task, data: Dataset, config: TrainingConfig, seed: int) -> None:
         """Prepare to load; nothing is loaded yet.
 
         Args:
-            stream: Gives the subnets.
-            task: Gives the weight of a batch.
+            stream: The subnets.
+            task: The task, which weighs batches.
             data: The training split.
             config: Batch size, micro-batches and device.
             seed: The run's seed.
@@ -49,7 +49,7 @@ class SubnetFeed:
         Raises:
             InputError: A batch would have fewer samples than micro-batches.
         """
-        require_parts(len(data), config.batch_size, config.microbatches, "training.microbatches")
+        require_splittable(len(data), config.batch_size, config.microbatches, "training.microbatches")
         self._order = EpochOrder(data, config.batch_size, seed, "train")
         self._stream = stream
         self._task = task
@@ -63,11 +63,11 @@ class SubnetFeed:
         return drawn
 
     def subnet(self, index: int) -> SubnetInFlight:
-        """Return a subnet in flight, perhaps without its batches."""
+        """Return a subnet in flight; its micro-batches may not be loaded yet."""
         return self._subnets[index]
 
     def loaded(self, index: int) -> SubnetInFlight:
-        """Return a subnet in flight with its batches.
+        """Return a subnet in flight with its micro-batches.
 
         Raises:
             TrainingError: The batch cannot be loaded.
@@ -85,5 +85,5 @@ class SubnetFeed:
         return subnet
 
     def end(self, index: int) -> SubnetInFlight:
-        """Forget a subnet whose last update here has been done, and return it."""
+        """Drop a subnet after its last update in this process, and return it."""
         return self._subnets.pop(index)

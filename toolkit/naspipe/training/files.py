@@ -1,4 +1,4 @@
-"""The files of a supernet's training, in a run's folder or in a temporary one."""
+"""The files of a supernet's training, in a run's folder or in a temporary folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TrainingFiles:
 
     @property
     def metrics(self) -> Path:
-        """A line per subnet: index, architecture, loss, lr."""
+        """The log: a line for each subnet with index, architecture, loss and lr."""
         return self.root / "metrics.jsonl"
 
     @property
@@ -42,33 +42,33 @@ class TrainingFiles:
 
     @property
     def supernet(self) -> Path:
-        """The trained supernet's weights; there once the training has finished."""
+        """The trained supernet's weights; exists once the training has finished."""
         return self.root / "supernet.safetensors"
 
     @property
     def trace(self) -> Path:
-        """A plan's file with the measured times of every action and the versions it saw; if it was asked for."""
+        """A plan's file with the measured times and the versions of every action; only of a traced training."""
         return self.root / "trace.json"
 
     @property
     def plan(self) -> Path:
-        """The plan that a traced training followed."""
+        """The plan of a traced training."""
         return self.root / "plan.json"
 
     @property
     def costs(self) -> Path:
-        """The measured costs of the blocks, if the plan was made from those."""
+        """The measured costs of the blocks, if the configuration asks for them."""
         return self.root / "costs.json"
 
     def stage(self, stage: int) -> Path:
-        """Return where the process of a stage leaves its weights until all have ended."""
+        """Return the file of a stage's weights, which exists until all stages have ended."""
         return self.root / f"stage{stage}.safetensors"
 
     def subnets(self) -> Iterator[SubnetLine]:
-        """Yield what was logged of every trained subnet."""
+        """Yield the log's line of every trained subnet."""
         return read_lines(self.metrics, SubnetLine.model_validate, "Only the report needs this line: delete it.")
 
     def remove_stages(self) -> None:
-        """Remove the weights that stages have left, in whatever number."""
+        """Remove the files of all stages' weights."""
         for path in self.root.glob("stage*.safetensors"):
             path.unlink()

@@ -1,8 +1,8 @@
-"""Layers at run time: parameters, the version counter, and one optimizer each.
+"""Layers at run time: parameters, a version counter, and an optimizer for each layer.
 
-A layer's version is the number of updates it has seen. A subnet reads a layer once, through tensors
-of its own that share the parameters' storage, and keeps them until its update. An update works in
-place unless somebody still needs the version before it; then it works on a copy.
+A layer's version is the number of its updates so far. A subnet reads a layer once: its snapshot holds tensors that
+share the parameters' storage, and the subnet keeps it until its update. An update works in place, unless a subnet
+still needs the version before it; then the update works on a copy.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one subnet read of a layer.
+    """What one subnet has read of a layer.
 
     Attributes:
-        version: The number of updates that the parameters had seen.
-        tensors: Autograd leaves, by the parameter's path within the block; their gradients add up over
-            the subnet's micro-batches.
+        version: The version of the layer when the subnet read it.
+        tensors: Autograd leaves, by the parameter's path within the block. Their gradients add up over the subnet's
+            micro-batches.
     """
 
     version: int
@@ -38,12 +38,12 @@ class Snapshot:
 
 
 class LayerFacts(Record):
-    """What a checkpoint says of a layer beside its tensors.
+    """The state of a layer in a checkpoint, without its tensors.
 
     Attributes:
-        version: The number of updates that it has seen.
-        stepped: Whether it has an optimizer, which the first update makes.
-        numbers: What of the optimizer's state is no tensor, by ``PARAMETER/KEY``.
+        version: The number of its updates so far.
+        stepped: Whether it has an optimizer; the first update makes one.
+        numbers: The numbers in the optimizer's state that are not tensors, by ``PARAMETER/KEY``.
     """
 
     version: int
@@ -52,12 +52,13 @@ class LayerFacts(Record):
 
 
 class LayerState(NamedTuple):
-    """What a layer is between two subnets.
+    """The state of a layer while no subnet is in flight.
 
     Attributes:
         tensors: Weights, versions kept for later subnets, and the optimizer's state, by ``weights/PATH``,
-            ``kept/VERSION/PATH`` and ``optimizer/PARAMETER/KEY``. They are the layer's own: copy or write them at once.
-        facts: The rest.
+            ``kept/VERSION/PATH`` and ``optimizer/PARAMETER/KEY``. They share the layer's storage: copy or write them
+            at once.
+        facts: Version, and everything that is not a tensor.
     """
 
     tensors: dict[str, Tensor]
@@ -78,11 +79,11 @@ class Layer:
         """Take charge of a layer's parameters.
 
         Args:
-            parameters: What it owns. Nothing else may change them from now on.
+            parameters: The layer's parameters. Nothing else may change them from now on.
             make_optimizer: Makes the layer's optimizer at its first update.
-            delay: Of an always-active layer: subnet y reads version max(0, y - delay). None for a strict
-                layer, and where the contract governs all layers: a subnet reads the version there is.
-            clip_norm: Largest norm of an update's gradient, or None.
+            delay: The delay of an always-active layer: subnet y reads version max(0, y - delay). None for a strict
+                layer, and where the contract governs all layers: a subnet reads the current version.
+            clip_norm: Largest norm of an update's gradient; None: gradients are not clipped.
         """
         self.spec = parameters
         self.version = 0
@@ -93,7 +94,7 @@ class Layer:
         self._parameters = list(parameters.parameters.values())
         self.slots = list(parameters.slots)
         self._trained = [p for p in self._parameters if p.requires_grad]
-        # The current version, as readers see it: the parameters' storage, with a counter of changes of its own.
+        # The current version as snapshots share it: the parameters' storage, with a change counter of its own.
         self._current: list[Tensor] = [p.data for p in self._parameters]
         self._readers: dict[int, int] = {}
         self._kept: dict[int, list[Tensor]] = {}
@@ -110,9 +111,9 @@ class Layer:
         return 1 + len(self._kept)
 
     def read(self, subnet: int) -> Snapshot:
-        """Return the version that a subnet is due, as autograd leaves of its own.
+        """Return a snapshot of the version that a subnet must read.
 
-        Call it once per subnet; ``update`` ends the reading.
+        Call it once for each subnet; ``update`` takes the snapshot back.
         """
         if self._delay is None:
             version = self.version
@@ -138,26 +139,26 @@ class Layer:
         )
 
     def _reads_left(self, version: int) -> int:
-        """Return how many subnets are still to read a version, as far as the delay tells."""
+        """Return how many subnets will still read a version, as far as the delay tells."""
         if self._delay is None:
             return 0
         return self._unread.get(version, self._delay + 1 if version == 0 else 1)
 
-    def update(self, subnet: int, reading: Snapshot, lr: float, skip: bool = False) -> None:
+    def update(self, subnet: int, snapshot: Snapshot, lr: float, skip: bool = False) -> None:
         """Apply a subnet's gradients: at once, or in subnet order if the layer has a delay.
 
         Args:
-            subnet: The subnet that read.
-            reading: What ``read`` returned to it; its tensors hold the gradients.
+            subnet: Place of the subnet in the sequence.
+            snapshot: What ``read`` returned for it; its tensors hold the gradients.
             lr: Learning rate of this step.
-            skip: Make the next version without a change.
+            skip: Advance the version, and change no weight.
         """
-        self._readers[reading.version] -= 1
-        if not self._readers[reading.version]:
-            del self._readers[reading.version]
+        self._readers[snapshot.version] -= 1
+        if not self._readers[snapshot.version]:
+            del self._readers[snapshot.version]
         gradients = [
             None if skip else tensor.grad
-            for tensor, parameter in zip(reading.tensors.values(), self._parameters, strict=True)
+            for tensor, parameter in zip(snapshot.tensors.values(), self._parameters, strict=True)
             if parameter.requires_grad
         ]
         if self._delay is None:
@@ -169,7 +170,7 @@ class Layer:
 
     @property
     def key(self) -> str:
-        """Block and name, as checkpoints and digests spell them."""
+        """Block and name, as in the keys of checkpoints and digests."""
         return f"{self.spec.block}/{self.spec.name}"
 
     def digest(self) -> str:
@@ -183,12 +184,12 @@ class Layer:
         return hashlib.sha256(f"{digest_tensors(tensors)} {self.version}".encode()).hexdigest()
 
     def state(self) -> LayerState:
-        """Return what later subnets depend on; no subnet may be in flight."""
+        """Return the layer's state; no subnet may be in flight."""
         assert not self._readers, "a layer is saved between subnets"
         assert not self._pending, "a layer is saved between subnets"
         tensors = {f"weights/{path}": p.detach() for path, p in self.spec.parameters.items()}
         for version, kept in self._kept.items():
-            # What is not trained is the same in every version.
+            # Frozen parameters are the same in every version.
             tensors.update({f"kept/{version}/{path}": tensor for path, tensor in self._trained_of(kept)})
         numbers: dict[str, float] = {}
         if self.optimizer is not None:
@@ -203,10 +204,10 @@ class Layer:
         )
 
     def restore(self, state: LayerState) -> None:
-        """Go on where another layer was; call it before any read.
+        """Take over the state of another layer; call it before the first ``read``.
 
         Args:
-            state: What ``state`` returned there; its tensors may be anywhere.
+            state: What ``state`` returned for that layer; its tensors may be on any device.
         """
         facts = state.facts
         self.version = facts.version
@@ -230,7 +231,7 @@ class Layer:
             current = zip(self.spec.parameters, self._current, strict=True)
             self._kept[number] = [tensors.get(path, tensor) for path, tensor in current]
         if self._delay is not None and 0 < self.version <= self._delay:
-            # Version 0 is read by all subnets up to the delay, of which these have done so.
+            # All subnets up to the delay read version 0, and the subnets trained so far have done so.
             self._unread[0] = self._delay + 1 - self.version
         if facts.stepped:
             self.optimizer = self._make_optimizer(self._trained)
@@ -245,7 +246,7 @@ class Layer:
         ]
 
     def _step(self, gradients: list[Tensor | None], lr: float) -> None:
-        """Make the next version."""
+        """Apply one update, which makes the next version."""
         self._detach_readers()
         self.version += 1
         if all(gradient is None for gradient in gradients):
@@ -265,7 +266,7 @@ class Layer:
             parameter.grad = None
 
     def _detach_readers(self) -> None:
-        """Leave the current storage to whoever needs it and go on with a copy."""
+        """Leave the current storage to the subnets that still need it, and continue with a copy."""
         unread = self._reads_left(self.version) > 0
         if unread:
             self._kept[self.version] = self._current
@@ -273,16 +274,16 @@ class Layer:
             self._unread.pop(self.version, None)
         if self._trained and (unread or self.version in self._readers):
             for parameter in self._trained:
-                # The optimizer and the module keep the same Parameter; readers keep the old storage.
+                # The optimizer and the module keep the same Parameter; snapshots keep the old storage.
                 parameter.data = parameter.data.clone()
             self._current = [parameter.data for parameter in self._parameters]
 
 
 def _refuse_gradient(name: str) -> Callable[[Tensor], None]:
-    """Return a hook for a parameter; it holds no layer, so that a supernet is freed as soon as it is let go."""
+    """Return a hook for a parameter; it refers to no layer, so that no reference cycle keeps a supernet in memory."""
 
     def refuse(parameter: Tensor) -> None:
-        # Subnets read through leaves of their own, so only an undeclared use gets here.
+        # Subnets use leaves of their own, so a gradient of the parameter itself comes from an undeclared use.
         parameter.grad = None
         raise TrainingError(
             f"a block must use only the layers that its used_layers names, but {name} got a gradient from a subnet "

@@ -1,4 +1,4 @@
-"""A part: runs actions on its blocks and keeps what the backward needs, no longer than it does."""
+"""A part: runs actions on its blocks, and keeps what the backward needs until it has run."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from naspipe.training.tensor_spec import PayloadSpec, spec_of
 _Snapshots = list[tuple[Layer, Snapshot]]
 
 LayerVersion = tuple[int, str, int]
-"""A block, a layer of it, and a version."""
+"""Index of a block, name of a layer in it, and a version of that layer."""
 
 
 @dataclass(frozen=True)
 class _Tape:
-    """What one block's backward needs: where gradients enter it, and where they come out."""
+    """What the backward of one block needs: outputs, where gradients enter, and inputs, where they leave."""
 
     inputs: Slots
     outputs: Slots
 
     def replay(self) -> _Tape:
-        """Return itself: everything has been kept."""
+        """Return itself: everything was kept."""
         return self
 
 
 @dataclass(frozen=True)
 class _Script:
-    """What it takes to run a block again: its input and how it is run."""
+    """With activation checkpointing: a block's input, and the function that runs the block again."""
 
     run: Callable[[Any], Any]
     payload: Any
 
     def replay(self) -> _Tape:
-        """Run the block again, with what its backward needs."""
+        """Run the block again, and return what its backward needs."""
         tapes: list[_Tape | _Script] = []
         _record(self.run, self.payload, tapes)
         tape = tapes[0]
@@ -56,10 +56,10 @@ class _Script:
 
 @dataclass
 class _InFlight:
-    """A subnet between its first forward and its update."""
+    """A subnet between its first forward and its update in this part."""
 
     architecture: Architecture
-    readings: list[_Snapshots] = field(default_factory=list)
+    snapshots: list[_Snapshots] = field(default_factory=list)
     tapes: dict[int, list[_Tape | _Script]] = field(default_factory=dict)
 
 
@@ -67,7 +67,7 @@ class Part:
     """A contiguous run of blocks on one device: a stage, or one of its segments.
 
     Attributes:
-        passed: BoundarySpecs of the last forward: of what the first block took, and of what each returned.
+        passed: Payload specs of the last forward: the input of the first block, then the output of each block.
     """
 
     def __init__(
@@ -78,18 +78,19 @@ class Part:
         seed: int,
         recompute: bool = False,
         surround: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
-        forms: SpecCheck | None = None,
+        check: SpecCheck | None = None,
     ) -> None:
         """Take charge of blocks.
 
         Args:
             blocks: The blocks, in order.
             layers: For every block its layers by name.
-            first_block: Index of the first of them in the supernet.
+            first_block: Index of the first of these blocks in the supernet.
             seed: The run's seed, which keys the draws within blocks (dropout).
-            recompute: Keep only the input of each block and run it again in the backward.
-            surround: Makes the context in which each block and the loss run.
-            forms: Judges what the blocks return, or None.
+            recompute: Use activation checkpointing: keep only the input of each block, and run the block again in the
+                backward.
+            surround: Returns the context in which each block and the loss run.
+            check: Checks the tensor specs of what the blocks return; None: nothing is checked.
         """
         self._surround = surround
         self._recompute = recompute
@@ -98,7 +99,7 @@ class Part:
         self._first_block = first_block
         self._seed = seed
         self._subnets: dict[int, _InFlight] = {}
-        self._forms = forms
+        self._check = check
         self.passed: list[PayloadSpec] = []
 
     def forward(
@@ -113,30 +114,30 @@ class Part:
 
         Args:
             subnet: Place of the subnet in the sequence.
-            architecture: What it is.
-            microbatch: Index of the micro-batch; the first one reads the layers for all.
-            payload: What the part before returned, or the micro-batch's input.
-            uses: For every block of this part the names of the layers the architecture uses.
+            architecture: The subnet's architecture.
+            microbatch: Index of the micro-batch. The first one reads the layers for all micro-batches of the subnet.
+            payload: The output of the part before, or the micro-batch's input.
+            uses: For every block of this part the names of the layers that the architecture uses.
 
         Returns:
             The last block's output.
         """
         state = self._subnets.get(subnet)
         if state is None:
-            readings = [
+            snapshots = [
                 [(layer, layer.read(subnet)) for layer in map(layers.__getitem__, names)]
                 for layers, names in zip(self._layers, uses, strict=True)
             ]
-            state = self._subnets[subnet] = _InFlight(architecture, readings)
+            state = self._subnets[subnet] = _InFlight(architecture, snapshots)
         tapes = state.tapes[microbatch] = []
         self.passed = [spec_of(payload)]
         for index, block in enumerate(self._blocks):
-            own = state.readings[index]
+            own = state.snapshots[index]
             key = derive_key(self._seed, "block", subnet, microbatch, self._first_block + index)
 
-            def run(x: Any, block: Block = block, readings: _Snapshots = own, key: int = key) -> Any:
+            def run(x: Any, block: Block = block, snapshots: _Snapshots = own, key: int = key) -> Any:
                 seed_generators(key)
-                with self._surround(), _reading(readings):
+                with self._surround(), _using(snapshots):
                     return block(x, architecture)
 
             with self._naming(index):
@@ -146,12 +147,12 @@ class Part:
                 else:
                     payload = _record(run, payload, tapes)
                 self.passed.append(spec_of(payload))
-                if self._forms is not None:
-                    self._forms.check_variant(self._first_block + index, architecture, *self.passed[-2:])
+                if self._check is not None:
+                    self._check.check_variant(self._first_block + index, architecture, *self.passed[-2:])
         return payload
 
     def loss(self, subnet: int, microbatch: int, payload: Any, loss: Callable[[Any], Tensor]) -> Tensor:
-        """Compute the loss of a unit from the last block's output; it is a boundary like any other.
+        """Compute the loss of a unit from the last block's output, which crosses a block boundary first.
 
         Returns:
             The loss, without its graph.
@@ -166,12 +167,12 @@ class Part:
         return value.detach()
 
     def backward(self, subnet: int, microbatch: int, gradients: Sequence[Tensor | None] | None = None) -> Slots:
-        """Run the blocks backward on one unit and free what it held.
+        """Run the blocks backward on one unit, and free what was kept for that.
 
         Args:
             subnet: Place of the subnet in the sequence.
             microbatch: Index of the micro-batch.
-            gradients: Of the part's output, or None to start at the loss.
+            gradients: Gradients of the part's output, one for each leaf; None starts at the loss.
 
         Returns:
             The gradients of the part's input.
@@ -189,26 +190,28 @@ class Part:
         return list(flowing)
 
     def update(self, subnet: int, lr: float, skip: bool = False) -> None:
-        """Update every layer that a subnet used, in the order of blocks, and forget the subnet.
+        """Update every layer that a subnet used, in the order of blocks, and drop the subnet.
 
         Args:
             subnet: Place of the subnet in the sequence.
             lr: Learning rate of this step.
-            skip: Let the versions advance and change nothing.
+            skip: Advance the versions, and change no weight.
         """
-        for block in self._subnets.pop(subnet).readings:
-            for layer, reading in block:
-                layer.update(subnet, reading, lr, skip)
+        for block in self._subnets.pop(subnet).snapshots:
+            for layer, snapshot in block:
+                layer.update(subnet, snapshot, lr, skip)
 
     def versions_read(self, subnet: int) -> list[LayerVersion]:
-        """Return block, layer and version of everything that a subnet in flight has read."""
-        readings = self._subnets[subnet].readings
-        return [(layer.spec.block, layer.spec.name, r.version) for block in readings for layer, r in block]
+        """Return the version of each layer that a subnet in flight has read."""
+        snapshots = self._subnets[subnet].snapshots
+        return [
+            (layer.spec.block, layer.spec.name, snapshot.version) for block in snapshots for layer, snapshot in block
+        ]
 
     def versions_to_update(self, subnet: int) -> list[LayerVersion]:
-        """Return block, layer and version of everything that a subnet's update changes, at once or in its turn."""
-        readings = self._subnets[subnet].readings
-        return [(layer.spec.block, layer.spec.name, layer.version) for block in readings for layer, _ in block]
+        """Return the present version of each layer that a subnet's update changes, now or when its turn comes."""
+        snapshots = self._subnets[subnet].snapshots
+        return [(layer.spec.block, layer.spec.name, layer.version) for block in snapshots for layer, _ in block]
 
     @contextlib.contextmanager
     def _naming(self, index: int) -> Iterator[None]:
@@ -225,32 +228,32 @@ class Part:
 
 
 @contextlib.contextmanager
-def _reading(readings: _Snapshots) -> Iterator[None]:
+def _using(snapshots: _Snapshots) -> Iterator[None]:
     """Let a block's layers use the tensors that a subnet reads, as ``torch.func.functional_call`` does.
 
-    That finds each parameter anew by its path, which took 3 % of a training; layers know where theirs are.
+    That function looks each parameter up by its path, which took 3 % of a training. Layers know their places.
     """
-    for layer, reading in readings:
-        for (module, name), tensor in zip(layer.slots, reading.tensors.values(), strict=True):
+    for layer, snapshot in snapshots:
+        for (module, name), tensor in zip(layer.slots, snapshot.tensors.values(), strict=True):
             module._parameters[name] = tensor  # type: ignore[assignment]  # a leaf that shares a parameter's storage
     try:
         yield
     finally:
-        for layer, _ in readings:
+        for layer, _ in snapshots:
             for (module, name), parameter in zip(layer.slots, layer.spec.parameters.values(), strict=True):
                 module._parameters[name] = parameter
 
 
 def _run_without_graph(run: Callable[[Any], Any], payload: Any) -> Any:
-    """Run something between two boundaries and keep nothing; what would need a gradient is marked so."""
-    # The graph is built and dropped at once: only so is it known which outputs need a gradient.
+    """Run a function between two boundaries and keep nothing; outputs that need a gradient are marked."""
+    # The graph is built and dropped at once: only the graph shows which outputs need a gradient.
     with torch.enable_grad():
         x, _ = enter_block(payload)
         return detach_payload(run(x))
 
 
 def _record(run: Callable[[Any], Any], payload: Any, tapes: list[_Tape | _Script]) -> Any:
-    """Run something between two boundaries and keep what its backward needs."""
+    """Run a function between two boundaries, and keep what its backward needs."""
     with torch.enable_grad():
         x, inputs = enter_block(payload)
         output = run(x)

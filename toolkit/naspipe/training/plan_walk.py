@@ -1,20 +1,32 @@
-"""The walk through the plan: actions are announced some way ahead, and the walk waits where the pipeline is drained."""
+"""The walk through the plan: actions are announced ahead of time, and drains are waited for."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from naspipe.pipeline.action import PlannedAction
 from naspipe.pipeline.planner import Planner
-from naspipe.training.events import Drain
 from naspipe.training.feed import SubnetFeed
 from naspipe.training.subnet_stream import SubnetStream
 from naspipe.training.tensor_spec import STAMP_BYTES
 
 LOOKAHEAD = 64
-"""Actions that are announced before they run."""
+"""Number of actions by which announcing is ahead of running."""
+
+
+class Drain(NamedTuple):
+    """A drain of the pipeline: all subnets so far have been updated, and no other has begun.
+
+    Attributes:
+        subnet: The next subnet.
+        sampler: The sampler's state before it draws that subnet.
+    """
+
+    subnet: int
+    sampler: dict[str, Any]
 
 
 class PlanWalk:
@@ -35,10 +47,10 @@ class PlanWalk:
         """Prepare the walk; nothing is planned yet.
 
         Args:
-            planner: A new one, whose subnets the stream draws.
-            stream: Knows the sampler's state where the pipeline is drained.
-            feed: Takes the subnets from the stream as the plan reaches them.
-            first: The first subnet; the planner's too.
+            planner: A new planner, whose subnets the stream draws.
+            stream: Keeps the sampler's state at each drain.
+            feed: Takes the subnets from the stream when the plan reaches them.
+            first: The first subnet of the planner.
             is_drained: Tells whether the pipeline is drained before a subnet that the plan has reached.
         """
         self._planner = planner
@@ -46,7 +58,7 @@ class PlanWalk:
         self._feed = feed
         self._is_drained = is_drained
         self.taken = first
-        # A digest of all actions and subnets so far. Processes compare it, and so know that they follow one plan.
+        # A digest of all actions and subnets so far. Processes compare it to check that they follow one plan.
         self._digest = hashlib.blake2b(digest_size=STAMP_BYTES)
 
     def actions(
@@ -54,13 +66,13 @@ class PlanWalk:
     ) -> Iterator[PlannedAction]:
         """Yield the actions, each some time after it was announced; iterate once.
 
-        Processes wait for each other where the pipeline is drained. So nothing is planned beyond a drain before all
-        earlier actions have been yielded: whether the pipeline is drained again is decided by one process, and it could
-        still be waiting at this drain.
+        Processes wait for each other at a drain, and planning waits for the process that decides about drains. So that
+        process must not wait at a drain while another one plans beyond it. Therefore nothing is planned beyond a drain
+        before all earlier actions have been yielded.
 
         Args:
             announce: Called with each action and the digest of the plan up to it.
-            on_drain: Called at each drain: all earlier actions have been yielded, and no later one has been announced.
+            on_drain: Called at each drain, after all earlier actions were yielded and before a later one is announced.
         """
         waiting: deque[PlannedAction] = deque()
         for planned in self._planner.run():
@@ -77,11 +89,11 @@ class PlanWalk:
         yield from waiting
 
     def final_drain(self) -> Drain | None:
-        """Return the drain with which the training was stopped, if it was."""
+        """Return the drain at which the training was stopped, or None: it was not stopped."""
         return self._drain() if self._is_drained(self.taken) else None
 
     def _reach(self, subnet: int) -> Drain | None:
-        """Take subnets up to this one, in order; return the drain before one of them, if there is one."""
+        """Take all subnets up to this one; return the drain before one of them, or None."""
         drain = None
         while self.taken <= subnet:
             if self._is_drained(self.taken):

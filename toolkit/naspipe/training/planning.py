@@ -26,18 +26,18 @@ from naspipe.tasks.data import EpochOrder, Splits, split_batch
 from naspipe.training.components import Components, start_again
 
 FLOPS, PROFILE = "flops", "profile"
-"""The values of ``executor.costs`` that ask for a count and for a measurement."""
+"""Values of ``executor.costs``: costs are counted, or measured."""
 
 
 @dataclass(frozen=True)
 class Planning:
-    """What a configuration's plans are made from.
+    """Makes the plans of a configuration.
 
     Attributes:
         config: The configuration.
         components: Its plug-ins. The sampler is started anew for every plan, so one plan is made at a time.
         supernet: Its supernet, on the meta device.
-        costs: What its blocks cost.
+        costs: The costs of its blocks.
     """
 
     config: RunConfig
@@ -53,7 +53,7 @@ class Planning:
         Args:
             count: Number of subnets; by default the configuration's.
             microbatches: Micro-batches; by default the configuration's.
-            sampler: Draws them; by default the configuration's sampler.
+            sampler: Draws the subnets; by default the configuration's sampler.
         """
         training = self.config.training
         chosen = self.components.sampler if sampler is None else sampler
@@ -67,7 +67,7 @@ class Planning:
 
     @cached_property
     def _own_scenario(self) -> Scenario:
-        """The run's own; it remembers the expected costs."""
+        """The scenario of the run itself; it keeps the expected costs."""
         return self.scenario()
 
     def _draw(self, sampler: Sampler) -> Iterator[SubnetShape]:
@@ -80,7 +80,7 @@ class Planning:
         start_again(sampler, self.components.space, self.config.seed)
 
     def describe(self, architecture: Architecture) -> SubnetShape:
-        """Return what the planner knows of an architecture: its layers and costs."""
+        """Return the layers and costs of an architecture, for the planner."""
         used = self.supernet.used_layers(architecture)
         return self.costs.describe([[UsedLayer(layer.name, layer.strict) for layer in row] for row in used])
 
@@ -102,22 +102,22 @@ class Planning:
         """The partition that all subnets share.
 
         Raises:
-            InputError: More stages than blocks, or each subnet would have its own.
+            InputError: There are more stages than blocks, or each subnet would have a partition of its own.
         """
         return self._own_scenario.cuts(self.layout)
 
     def planner(
         self, first: int = 0, subnets: Iterator[SubnetShape] | None = None, drains: DrainRule = never_drain
     ) -> Planner:
-        """Return a planner of the run that has not run yet.
+        """Return a new planner of the run.
 
         Args:
             first: The first subnet to train.
-            subnets: The subnets from there on; by default the sampler draws them anew.
+            subnets: The subnets from the first one on; by default the sampler draws them.
             drains: Says before which subnets the pipeline is drained.
 
         Raises:
-            InputError: More stages than blocks, or what the executor does not support.
+            InputError: There are more stages than blocks, or the executor does not support the layout.
         """
         return self._own_scenario.planner(self.components.executor, self.layout, first, subnets, drains)
 
@@ -129,7 +129,7 @@ class Planning:
             drained: Subnets before which the pipeline is drained.
 
         Raises:
-            InputError: More stages than blocks, or what the executor does not support.
+            InputError: There are more stages than blocks, or the executor does not support the layout.
         """
         executor, name = self.components.executor, self.config.executor.name
         return self.scenario(count).plan(executor, self.layout, name, drain_before(drained))
@@ -139,9 +139,9 @@ def find_costs(config: RunConfig, supernet: Supernet, load: Callable[[], Splits]
     """Return the costs of a supernet's blocks, as ``executor.costs`` says.
 
     Args:
-        config: The configuration; its costs are not to be measured.
+        config: The configuration; ``executor.costs`` is not ``profile``.
         supernet: The supernet, on the meta device.
-        load: Returns the task's data, of which FLOPs need a batch.
+        load: Returns the task's data; FLOPs are counted for a batch of it.
 
     Raises:
         InputError: The table does not fit.

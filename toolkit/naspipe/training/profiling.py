@@ -1,7 +1,7 @@
-"""Profiling: what blocks and their candidates really take, measured by training throw-away copies of them.
+"""Profiling: the time that blocks and their options take, measured in a short training.
 
-A short training runs with every block as a stage of its own, so that its recorder times the same code that a run
-executes: boundaries, loss and updates included. Its weights are dropped.
+Every block is a stage of that training, so its recorder times the same code that a run executes: boundaries, loss and
+updates included. Its weights are dropped.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from naspipe.training.recorder import RecordedAction, Recorder
 from naspipe.training.session import TrainingSession
 
 MEASURED = 3
-"""How often each option is run and measured; before that, each is run once to warm up."""
+"""Number of measured runs of each option, after one run to warm up."""
 
 Used = tuple[str, ...]
 """The strict layers that a block uses."""
 
 
 def profile_costs(context: RunContext) -> CostTable:
-    """Measure what forward, backward and update take for every block and each of its strict layers.
+    """Measure the time of forward, backward and update for every block and each of its strict layers.
 
     Args:
         context: The run; batch size, micro-batches, precision, device and recompute matter.
@@ -42,7 +42,7 @@ def profile_costs(context: RunContext) -> CostTable:
     """
     space, supernet = context.components.space, context.meta_supernet
     options = max(len(decision.options) for decision in space.decisions)
-    # A block whose architectures use several layers at once needs as many observations as it has unknowns.
+    # If architectures use several layers of a block at once, there must be as many observations as unknowns.
     unknowns = max(sum(layer.strict for layer in block.values()) for block in supernet.layers_by_block)
     count = options + MEASURED * max(options, unknowns)
     with warnings.catch_warnings():
@@ -58,8 +58,8 @@ def profile_costs(context: RunContext) -> CostTable:
 
 
 def _profiled(config: RunConfig, subnets: int, blocks: int) -> RunConfig:
-    """Return the configuration of the short training: every block is a stage, every option is drawn equally often."""
-    # The loss says nothing here, so one that is not finite must not end the training.
+    """Return the configuration of the short training: every block is a stage, and options are drawn equally often."""
+    # The loss does not matter here, so a loss that is not finite must not end the training.
     training = config.training.model_copy(
         update={"subnets": subnets, "on_nonfinite": "skip", "delay": config.training.delay or 0}
     )
@@ -68,7 +68,7 @@ def _profiled(config: RunConfig, subnets: int, blocks: int) -> RunConfig:
 
 
 def _table(recorded: Sequence[RecordedAction], drawn: list[list[Used]], supernet: Supernet, warmup: int) -> CostTable:
-    """Return the table that fits what was recorded after the warm-up."""
+    """Return the table of costs that fits the actions recorded after the warm-up."""
     times: list[dict[tuple[Kind, Used], list[int]]] = [{} for _ in supernet]
     for planned, start, end, _ in recorded:
         action = planned.action
@@ -97,7 +97,7 @@ def _table(recorded: Sequence[RecordedAction], drawn: list[list[Used]], supernet
     if unseen:
         warnings.warn(
             f"executor.costs: profile did not meet {unseen} layers of the space, which are planned as if they took no "
-            "time of their own. They are used by few architectures, so that the plan is hardly worse.",
+            "time of their own. Few architectures use them, so the plan is hardly worse.",
             NaspipeWarning,
             stacklevel=4,
         )
@@ -105,12 +105,12 @@ def _table(recorded: Sequence[RecordedAction], drawn: list[list[Used]], supernet
 
 
 def _fit(seen: Mapping[Used, float]) -> tuple[float, dict[str, float]]:
-    """Return what a block takes at least and what each layer adds, by non-negative least squares.
+    """Return the base time of a block and the time that each layer adds, by non-negative least squares.
 
     Args:
-        seen: Time of a block for every set of layers that it was run with.
+        seen: Time of the block for each set of layers that it has run with, in microseconds.
     """
-    # Importing scipy.optimize takes a second, which other runs need not wait for.
+    # Importing scipy.optimize takes a second, and other runs do not need it.
     from scipy.optimize import nnls
 
     names = sorted({name for used in seen for name in used})

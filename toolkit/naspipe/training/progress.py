@@ -1,4 +1,4 @@
-"""Progress: how a running phase tells its watcher how far it is."""
+"""Progress: the reports of a running phase."""
 
 from __future__ import annotations
 

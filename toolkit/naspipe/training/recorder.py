@@ -1,4 +1,4 @@
-"""The recorder: what each action of a real run took, and the versions of the layers it read or changed."""
+"""The recorder: the times of the actions of a real run, and the versions of layers that they read or changed."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from naspipe.pipeline.plan import Plan
 from naspipe.training.part import LayerVersion
 
 RecordedAction = tuple[PlannedAction, int, int, tuple[LayerVersion, ...]]
-"""A planned action, the microseconds at which it started and ended, and the versions it saw."""
+"""A planned action, its start and end in microseconds, and the versions that it read or changed."""
 
 
 class Recorder:
-    """Collects actions; its clock is the machine's, so the times of several processes can be compared."""
+    """Records actions by the machine's clock, so the times of several processes can be compared."""
 
     wanted = True
 
     def __init__(self, device: str = "cpu") -> None:
-        """Start with nothing recorded.
+        """Begin without actions.
 
         Args:
-            device: ``cpu`` or ``cuda``; a GPU is waited for before each look at the clock, which slows it down.
+            device: ``cpu`` or ``cuda``. A GPU is synchronized whenever the clock is read, which slows training down.
         """
         self._is_gpu = device == "cuda"
         self.actions: list[RecordedAction] = []
         self._started = 0
 
     def start(self) -> None:
-        """Note that an action starts: what it needs is there."""
+        """Note that an action starts; everything that it needs has arrived."""
         self._started = self._now()
 
     def end(self, planned: PlannedAction, versions: Sequence[LayerVersion]) -> None:
@@ -61,11 +61,11 @@ NO_RECORDER = NoRecorder()
 
 
 def trace_of(plan: Plan, recorded: Sequence[RecordedAction]) -> Plan:
-    """Return a plan with measured times, in microseconds from the first start on, and the versions seen.
+    """Return a plan with measured times, in microseconds since the first start, and the versions.
 
     Args:
         plan: The plan that was run.
-        recorded: The recorded actions of all stages; each stage's in its order.
+        recorded: The recorded actions of all stages; those of one stage are in order.
     """
     first = min((start for _, start, _, _ in recorded), default=0)
     actions: list[list[PlannedAction]] = [[] for _ in range(plan.stages)]

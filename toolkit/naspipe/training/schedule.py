@@ -14,14 +14,14 @@ from naspipe.config.schema import PluginConfig, ScheduleConfig
 
 
 def schedule_factor(schedule: ScheduleConfig, step: int, steps: int) -> float:
-    """Return what the base learning rate is multiplied by at a step.
+    """Return the factor of the base learning rate at a step.
 
-    A function of the step alone: subnets may be updated in another order than they are numbered.
+    It depends on the step alone, since subnets may be updated out of order.
 
     Args:
-        schedule: Its form.
+        schedule: The schedule's name and parameters.
         step: In [0, steps).
-        steps: Length of the run.
+        steps: Number of steps in all.
     """
     if step < schedule.warmup:
         return (step + 1) / schedule.warmup

@@ -1,11 +1,15 @@
-"""A training session: a supernet's training in this process, from its preparation to what it leaves."""
+"""A training session: a supernet's training in this process, with its log, checkpoints and weights."""
 
 from __future__ import annotations
 
 import contextlib
+import resource
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from naspipe.errors import SpaceError
 from naspipe.files import JsonLines, keep_lines, save_tensors
@@ -17,27 +21,25 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.training.checkpoint import Checkpoint, CheckpointFolder
 from naspipe.training.context import RunContext
 from naspipe.training.drain_schedule import DrainSchedule
-from naspipe.training.events import Drain, SubnetRecord
 from naspipe.training.feed import SubnetFeed
 from naspipe.training.files import TrainingFiles
-from naspipe.training.memory import peak_memory, reset_peak_memory
-from naspipe.training.plan_walk import PlanWalk
+from naspipe.training.plan_walk import Drain, PlanWalk
 from naspipe.training.recorder import RecordedAction, Recorder
 from naspipe.training.stage_model import StageModel
 from naspipe.training.subnet_stream import SubnetStream
 from naspipe.training.tensor_spec import PayloadSpec
-from naspipe.training.trainer import SupernetTrainer
+from naspipe.training.trainer import SubnetRecord, SupernetTrainer
 from naspipe.training.transport import InProcess, Transport
 
 
 class SessionResult(NamedTuple):
-    """What a session leaves beside its files.
+    """The result of a session, without its files.
 
     Attributes:
         trained: Number of subnets that have been trained, those of earlier sessions included.
         drained: The subnets before which the pipeline was drained.
         digests: Digest of each layer in this process; empty unless they were asked for.
-        actions: The actions of this process with times and versions; empty unless the session was recorded.
+        actions: The actions of this process with times and versions; empty unless they were recorded.
         peak_memory: Peak memory of this process, in MiB.
     """
 
@@ -49,12 +51,12 @@ class SessionResult(NamedTuple):
 
 
 class AllStages:
-    """The place of a session that has all stages in this process; a subclass has one stage of several processes.
+    """The place of a session with all stages in this process; a subclass has one stage in each process.
 
     Attributes:
         stage: The stage that is in this process, or None: all are.
         leads: Whether this process completes checkpoints and decides when the pipeline is drained.
-        logs: Whether the last stage is in this process, which knows the losses.
+        logs: Whether this process has the last stage, which knows the losses, and writes the log.
         processes: Number of processes that train together.
     """
 
@@ -73,7 +75,7 @@ class AllStages:
         return InProcess()
 
     def find_checkpoint(self, checkpoints: CheckpointFolder) -> Checkpoint | None:
-        """Return the checkpoint that the training resumes from, the same in all processes; None: it begins."""
+        """Return the checkpoint from which the training is resumed, the same in all processes; None: it begins."""
         return checkpoints.start()
 
     def schedule_drains(self, context: RunContext, must_stop: Callable[[], bool]) -> DrainSchedule:
@@ -88,8 +90,8 @@ class AllStages:
 
         Args:
             supernet: The supernet.
-            own: The blocks that were trained here.
-            files: Where to save.
+            own: The blocks that this process has trained.
+            files: The training's files.
             is_finished: Whether all subnets have been trained.
         """
         if is_finished:
@@ -121,13 +123,12 @@ class TrainingSession:
 
         Args:
             context: The run.
-            files: Where log, checkpoints and weights go; a training that has checkpoints there is resumed. None:
-                nothing is kept.
-            place: Which stages are in this process; by default all.
-            on_subnet: Called for each subnet in order, once it has been trained; where the last stage is.
-            recorder: Notes what each action took and saw.
+            files: Files of log, checkpoints and weights; a training with checkpoints is resumed. None: nothing is kept.
+            place: The stages of this process; by default all.
+            on_subnet: Called for each subnet in order, once it has been trained; in the process of the last stage.
+            recorder: Records the actions with times and versions.
             must_stop: Tells whether the training is asked to stop.
-            supernet: Untrained, to be trained in place; by default a new one is built.
+            supernet: An untrained supernet to train in place; by default a new one is built.
 
         Raises:
             InputError: The layout does not fit.
@@ -141,7 +142,7 @@ class TrainingSession:
         self._recorder = recorder
         self._checkpoints = None if files is None else CheckpointFolder(files.checkpoints)
         checkpoint = None if self._checkpoints is None else place.find_checkpoint(self._checkpoints)
-        reset_peak_memory(config.training.device)
+        _reset_peak_memory(config.training.device)
         self.first, state = (0, None) if checkpoint is None else (checkpoint.subnet, checkpoint.sampler)
         self._schedule = None if files is None else place.schedule_drains(context, must_stop)
         is_drained = (lambda subnet: False) if self._schedule is None else self._schedule.is_drained
@@ -174,7 +175,7 @@ class TrainingSession:
             digest: Digest each layer afterwards.
 
         Raises:
-            TrainingError: The training cannot go on.
+            TrainingError: The training cannot continue.
             RunFolderError: The log is shorter than the checkpoint says.
             RunError: A file cannot be written.
         """
@@ -187,8 +188,8 @@ class TrainingSession:
                 partial(self._write_checkpoint, log),
                 self._recorder,
             )
-        # Saving takes memory of its own.
-        memory = peak_memory(training.device)
+        # Before the weights are saved, which takes memory as well.
+        memory = _peak_memory(training.device)
         if self._files is not None:
             is_finished = trained == training.subnets
             self._place.save(self.model.supernet, self._own_blocks, self._files, is_finished)
@@ -202,7 +203,7 @@ class TrainingSession:
 
     @contextlib.contextmanager
     def _log(self) -> Iterator[JsonLines | None]:
-        """Open the log of subnets, in the process that writes it; subnets that are trained again are logged again."""
+        """Open the log, in the process that writes it, without the lines of subnets that are trained again."""
         if self._files is None or not self._place.logs:
             yield None
             return
@@ -232,8 +233,8 @@ def build_supernet(context: RunContext, own: range | None = None) -> Supernet:
 
     Args:
         context: The run.
-        own: The blocks that train in this process; the others are built without memory where that is possible. None:
-            all blocks.
+        own: The blocks that train in this process; where possible, the others are built without memory. None: all
+            blocks.
 
     Raises:
         SpaceError: The blocks cannot be built.
@@ -242,15 +243,35 @@ def build_supernet(context: RunContext, own: range | None = None) -> Supernet:
     build = partial(
         Supernet, context.components.space, config.seed, freeze_always_active=config.training.freeze_always_active
     )
-    # Under autocast, real blocks must tell the specs of what they return.
+    # Under autocast, tensor specs come from running real blocks.
     if own is None or len(own) == len(context.meta_supernet) or config.training.precision != "fp32":
         return build()
     try:
         supernet = build(own=own)
     except SpaceError:
-        # A space may compute with the values of tensors while it is built; then all blocks need memory.
+        # A space may compute with values of tensors while it is built; then all blocks need memory.
         return build()
     if any(parameter.is_meta for index in own for parameter in supernet.blocks[index].parameters()):
-        # So they do where the space builds a block before it yields the earlier ones.
+        # The same holds where the space builds a block before it yields the earlier blocks.
         return build()
     return supernet
+
+
+def _reset_peak_memory(device: str) -> None:
+    """Let ``_peak_memory`` count from now on, where the system allows it."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):
+        # Linux: set the peak of resident memory to its present value. Elsewhere the peak is that since the start.
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory(device: str) -> float:
+    """Return the peak memory of this process, in MiB: resident memory, or on a GPU the memory of tensors."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().partition("VmHWM:")[2].split()[0]) / 2**10
+    # macOS has no /proc, and gives bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -1,4 +1,4 @@
-"""SpecCheck of payloads, compared: a block must return what its variant says, and what other processes expect."""
+"""The check of tensor specs: a block must return those of its variant, and those that other processes expect."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from naspipe.training.tensor_spec import MAX_KNOWN, BoundarySpecs, PayloadSpec, 
 
 
 class SpecCheck:
-    """Judges what blocks return by what they returned before, and by what they return for zeros."""
+    """Compares the tensor specs that blocks return with those that they returned before, and with those for zeros."""
 
-    def __init__(self, blocks: Sequence[Block], signatures: BoundarySpecs | None) -> None:
-        """Judge a supernet's blocks.
+    def __init__(self, blocks: Sequence[Block], specs: BoundarySpecs | None) -> None:
+        """Check a supernet's blocks.
 
         Args:
-            blocks: All of them.
-            signatures: Runs them on zeros; without it nothing is wrong.
+            blocks: All blocks of the supernet.
+            specs: Runs the blocks on zeros. None: a difference cannot be traced to its cause, and is no error.
         """
         self._blocks = blocks
-        self._signatures = signatures
+        self._specs = specs
         self._seen: dict[Hashable, tuple[Architecture, PayloadSpec]] = {}
 
     def check_variant(self, index: int, architecture: Architecture, taken: PayloadSpec, returned: PayloadSpec) -> None:
         """Compare what a block returned with what it returned for another architecture of the same variant.
 
-        A form that depends on values is none of the variant's business, and is left to ``check_sent``.
+        A tensor spec may also depend on values. That is not the variant's fault, and ``check_sent`` reports it.
 
         Args:
-            index: The block.
-            architecture: What it ran.
-            taken: PayloadSpec of its input.
-            returned: PayloadSpec of its output.
+            index: Index of the block.
+            architecture: The architecture that it ran.
+            taken: Payload spec of its input.
+            returned: Payload spec of its output.
 
         Raises:
-            TrainingError: The variant leaves out something of the architecture that decides the form.
+            TrainingError: The variant is the same for architectures whose outputs differ in their tensor specs.
         """
         key = (index, self._blocks[index].variant(architecture), taken.key)
         other, expected = self._seen.setdefault(key, (architecture, returned))
@@ -47,7 +47,7 @@ class SpecCheck:
                 del self._seen[next(iter(self._seen))]
             return
         apart = self._for_zeros(index, other, taken), self._for_zeros(index, architecture, taken)
-        if None not in apart and len({signature.key for signature in apart if signature is not None}) == 2:
+        if None not in apart and len({spec.key for spec in apart if spec is not None}) == 2:
             raise TrainingError(self._variant(index, architecture, expected, returned))
 
     def check_sent(
@@ -57,48 +57,48 @@ class SpecCheck:
         passed: Sequence[PayloadSpec],
         inputs: PayloadSpec,
     ) -> None:
-        """Compare what the last of some blocks returned with what the process expects that it goes to.
+        """Check that the receiving process expects the tensor spec of what the last of some blocks returned.
 
         Args:
-            blocks: The blocks that ran.
-            architecture: What they ran.
-            passed: BoundarySpecs of what the first one took and of what each returned.
-            inputs: PayloadSpec of what the supernet's first block takes.
+            blocks: Indices of the blocks that ran.
+            architecture: The architecture that they ran.
+            passed: Payload specs: the input of the first of these blocks, then the output of each.
+            inputs: Payload spec of the input of the supernet's first block.
 
         Raises:
-            TrainingError: It is something else; the first block that returned something unexpected is named.
+            TrainingError: It expects another one. The message names the first block whose output differs.
         """
-        assert self._signatures is not None, "a transport between processes needs the supernet on the meta device"
-        if self._signatures.after(blocks[-1] + 1, architecture, inputs).key == passed[-1].key:
+        assert self._specs is not None, "a transport between processes needs the supernet on the meta device"
+        if self._specs.after(blocks[-1] + 1, architecture, inputs).key == passed[-1].key:
             return
         for index, taken, returned in zip(blocks, passed[:-1], passed[1:], strict=True):
-            expected = self._signatures.after(index + 1, architecture, inputs)
+            expected = self._specs.after(index + 1, architecture, inputs)
             if expected.key == returned.key:
                 continue
             own = self._for_zeros(index, architecture, taken)
             if own is not None and own.key == returned.key:
                 raise TrainingError(self._variant(index, architecture, expected, returned))
             raise TrainingError(
-                f"{self._name(index)} must return what it returns for zeros on the {self._signatures.device} device, "
+                f"{self._name(index)} must return what it returns for zeros on the {self._specs.device} device, "
                 f"{describe(expected)}, since that is what other stages expect, but returned {describe(returned)}. "
-                "Let the form of its output not depend on the values of its input, or set executor.transport to "
-                "in-process."
+                "The tensor spec of its output must not depend on the values of its input: change the block, or set "
+                "executor.transport to in-process."
             )
 
     def _for_zeros(self, index: int, architecture: Architecture, taken: PayloadSpec) -> PayloadSpec | None:
-        """Return what a block returns for zeros, or None if it cannot be told."""
-        if self._signatures is None:
+        """Return the payload spec of a block's output for zeros, or None if it is not known."""
+        if self._specs is None:
             return None
         try:
-            return self._signatures.run(index, architecture, taken)
+            return self._specs.run(index, architecture, taken)
         except TrainingError:
             return None
 
     def _variant(self, index: int, architecture: Architecture, expected: PayloadSpec, returned: PayloadSpec) -> str:
         return (
-            f"{self._name(index)} must return the same form for all architectures of its variant "
+            f"{self._name(index)} must return the same tensor spec for all architectures of its variant "
             f"{self._blocks[index].variant(architecture)!r}, but returned {describe(expected)} for another one, and "
-            f"{describe(returned)} now. Let variant() tell apart all that decides the form of the output."
+            f"{describe(returned)} now. variant() must return different values for them."
         )
 
     def _name(self, index: int) -> str:
@@ -114,12 +114,12 @@ class _Text(str):
         return str(self)
 
 
-def describe(signature: PayloadSpec) -> str:
-    """Return a signature as a nest of types and shapes, as in ``{'x': float32 (8, 3)}``."""
-    leaves = [_Text(_leaf(slot)) if isinstance(slot, TensorSpec) else slot for slot in signature.slots]
-    return repr(pytree.tree_unflatten(leaves, signature.structure))
+def describe(spec: PayloadSpec) -> str:
+    """Return a payload spec as a nest of types and shapes, as in ``{'x': float32 (8, 3)}``."""
+    leaves = [_Text(_leaf(slot)) if isinstance(slot, TensorSpec) else slot for slot in spec.slots]
+    return repr(pytree.tree_unflatten(leaves, spec.structure))
 
 
-def _leaf(form: TensorSpec) -> str:
-    text = f"{str(form.dtype).removeprefix('torch.')} {form.shape}"
-    return text if form.requires_grad or not form.dtype.is_floating_point else f"{text} without gradient"
+def _leaf(spec: TensorSpec) -> str:
+    text = f"{str(spec.dtype).removeprefix('torch.')} {spec.shape}"
+    return text if spec.requires_grad or not spec.dtype.is_floating_point else f"{text} without gradient"

@@ -1,4 +1,4 @@
-"""The blocks that train in this process: their layers, their parts, and the specs of what passes between blocks."""
+"""The blocks that train in this process: their layers and parts, and the payload specs at block boundaries."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class StageModel:
     Attributes:
         supernet: The supernet; the blocks of this process are trained in place.
         layers: For every block its layers by name.
-        parts: The parts that are in this process, by their number.
+        parts: The parts that are in this process, by number.
         num_parts: Number of parts of the whole pipeline.
         optimizers: Makes the optimizers of the layers.
-        specs: The specs of payloads at block boundaries; None if no other process needs them.
-        check: Judges what the blocks return.
+        specs: The payload specs at block boundaries; None if no other process needs them.
+        check: Checks the tensor specs of what the blocks return.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StageModel:
         Args:
             supernet: Trained in place, on ``config.device``.
             cuts: The partition into parts, the same for all subnets.
-            config: The settings.
+            config: The training's settings.
             seed: The run's seed.
             own_parts: The parts that are in this process, or None: all.
             meta: The supernet on the meta device; needed where other processes train other parts.
@@ -71,7 +71,7 @@ class StageModel:
             for specs in supernet.layers_by_block
         ]
         surround = partial(autocast, config.precision, config.device)
-        # The meta device has no autocast: there the real blocks must tell what they return.
+        # The meta device has no autocast; then the specs come from running the real blocks.
         known = meta if config.precision == "fp32" else supernet
         self.specs = BoundarySpecs(known, config.device, surround) if known is not None else None
         blocks = list(supernet)

@@ -1,4 +1,4 @@
-"""The stream of subnets: each is drawn once, and both the planner and the trainer take it from there."""
+"""The stream of subnets: each is drawn once, for the planner and then for the trainer."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class DrawnSubnet(NamedTuple):
 
 
 class SubnetStream:
-    """Draws subnets for the planner, and hands them on to the trainer in the same order.
+    """Draws subnets for the planner, and gives them to the trainer in the same order.
 
-    The sampler is started when the planner pulls the first subnet. Until the training has ended, nothing else may start
-    it again.
+    The sampler is started when the planner asks for the first subnet. Until the training has ended, nothing else may
+    start it.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class SubnetStream:
         """Prepare the stream; nothing is drawn yet.
 
         Args:
-            planning: Gives the sampler, and what the planner knows of an architecture.
+            planning: Has the sampler, and describes architectures for the planner.
             first: The first subnet to draw.
-            state: The sampler's state before it draws that; needed unless it is the first of all.
-            is_drained: Tells whether the pipeline is drained before a subnet that is about to be drawn: then the
-                sampler's state is kept for a checkpoint.
+            state: The sampler's state before it draws the first subnet; None: the sequence begins.
+            is_drained: Tells whether the pipeline is drained before the subnet that is drawn next. If so, the sampler's
+                state is kept for a checkpoint.
         """
         self._planning = planning
         self._sampler = planning.components.sampler
@@ -59,10 +59,10 @@ class SubnetStream:
         self._states: dict[int, dict[str, Any]] = {}
 
     def shapes(self) -> Iterator[SubnetShape]:
-        """Yield what the planner knows of each subnet, without end; iterate once.
+        """Yield the layers and costs of each subnet, without end; iterate once.
 
         Raises:
-            TrainingError: The sampler failed, or drew something that is no architecture of the space.
+            TrainingError: The sampler failed, or drew something that is not an architecture of the space.
         """
         self._planning.start(self._sampler)
         if self._state is not None:
@@ -86,11 +86,11 @@ class SubnetStream:
             yield shape
 
     def take(self) -> DrawnSubnet:
-        """Return the next subnet that the planner has pulled and the trainer has not taken."""
+        """Return the next subnet that the trainer has not taken; the planner has taken it before."""
         return self._drawn.popleft()
 
     def sampler_state(self, index: int) -> dict[str, Any]:
-        """Return the sampler's state before it drew a subnet, once; the pipeline is drained there."""
+        """Return the sampler's state before a subnet; the pipeline is drained there. Call it once for each."""
         return self._copy_state() if index == self._next else self._states.pop(index)
 
     def _copy_state(self) -> dict[str, Any]:

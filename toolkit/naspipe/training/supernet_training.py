@@ -1,4 +1,4 @@
-"""Supernet training as every command does it: in this process, or in one process for each stage."""
+"""Supernet training as all commands run it: in this process, or with one process for each stage."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from naspipe.pipeline.plan import Plan
 from naspipe.supernet.supernet import Supernet
 from naspipe.training.checkpoint import CheckpointFolder
 from naspipe.training.context import RunContext
-from naspipe.training.events import SubnetRecord
 from naspipe.training.files import TrainingFiles
 from naspipe.training.progress import Progress, Watch, ignore
 from naspipe.training.recorder import RecordedAction, Recorder, trace_of
 from naspipe.training.session import TrainingSession
+from naspipe.training.trainer import SubnetRecord
 
 
 class TrainingResult(NamedTuple):
-    """What a training leaves beside its files.
+    """The result of a training, without its files.
 
     Attributes:
         trained: Number of subnets that have been trained, those before a resume included.
         drained: The subnets before which the pipeline was drained, since the last resume.
-        digests: Digest of each layer: weights, optimizer state and version; empty unless it was recorded.
-        actions: The actions of all stages since the last resume; empty unless it was recorded.
+        digests: Digest of each layer: weights, optimizer state and version; empty unless recorded.
+        actions: The actions of all stages since the last resume; empty unless recorded.
         peak_memory: Peak memory of each process, in MiB.
     """
 
@@ -43,20 +43,20 @@ def train_supernet(
     must_stop: Callable[[], bool] = lambda: False,
     supernet: Supernet | None = None,
 ) -> TrainingResult:
-    """Train a supernet, from its last checkpoint on if there is one.
+    """Train a supernet, or resume its training from the last checkpoint.
 
     Args:
         context: The run, with known costs.
-        files: Where log, checkpoints and weights go. The weights are saved once all subnets have been trained.
+        files: Files of log, checkpoints and weights. The weights are saved once all subnets have been trained.
         watch: Called with the progress.
-        record: Record each action, and digest each layer.
-        must_stop: Tells whether the training is asked to stop; stages in processes of their own look for
-            ``files.stop_request``.
-        supernet: Untrained, to be trained in place by this process; by default a new one is built. Stages in processes
-            of their own do not use it.
+        record: Whether to record each action and digest each layer.
+        must_stop: Tells whether the training is asked to stop; processes of stages look for ``files.stop_request``
+            instead.
+        supernet: An untrained supernet to train in place; by default a new one is built. Processes of stages do not
+            use it.
 
     Raises:
-        TrainingError: The training cannot go on.
+        TrainingError: The training cannot continue.
         RunError: A file cannot be written.
     """
     if context.config.executor.transport == "distributed":
@@ -91,6 +91,6 @@ def make_trace(context: RunContext, result: TrainingResult) -> tuple[Plan, Plan]
 
 
 def finish_training(files: TrainingFiles) -> None:
-    """Remove what a training is resumed from, once the supernet has been saved."""
+    """Remove the checkpoints of a training, once the supernet has been saved."""
     CheckpointFolder(files.checkpoints).remove_all()
     files.remove_stages()

@@ -1,8 +1,8 @@
-"""BoundarySpecs: the spec of what passes a block boundary, known before it is computed.
+"""Tensor specs: type and shape of what passes a block boundary, known before it is computed; and its messages.
 
-A receiver must offer a buffer of the right size ahead of time. The size follows from running the block on the
-meta device (under autocast, which that device lacks, on the real one), once for each (block, variant of the
-architecture, spec of the input).
+A receiving process must allocate a buffer of the right size ahead of time. The size is found by running the block
+once for each (block, variant of the architecture, payload spec of the input): on the meta device, or on the real device
+under autocast, which the meta device lacks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from naspipe.supernet.supernet import Supernet
 from naspipe.training.boundary import enter_block
 
 ALIGNMENT = 16
-"""Bytes at whose multiples each tensor of a message starts."""
+"""Each tensor of a message starts at a multiple of this number of bytes."""
 
 STAMP_BYTES = 8
-"""Bytes of a message by which sender and receiver know that they follow one plan."""
+"""Size of the stamp of a message, by which sender and receiver check that they follow one plan."""
 
 MAX_KNOWN = 10_000
-"""BoundarySpecs kept; a block whose variants are all its architectures has no end of them."""
+"""Largest number of payload specs that are kept; a block may have a variant for each architecture."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class TensorSpec:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that it takes."""
+        """Size of its elements in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def padded_bytes(self) -> int:
-        """Bytes that it takes in a message."""
+        """Size in a message, in bytes."""
         return -(-self.num_bytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -62,8 +62,8 @@ class PayloadSpec:
     """A payload without the values of its tensors.
 
     Attributes:
-        structure: The nest.
-        slots: For every leaf its spec, or the value itself if it is no tensor.
+        structure: The nest, as torch's pytree describes it.
+        slots: For every leaf its tensor spec, or the value itself if it is not a tensor.
     """
 
     structure: Any
@@ -71,7 +71,7 @@ class PayloadSpec:
 
     @property
     def key(self) -> Hashable:
-        """What equal specs share."""
+        """A value that is equal for equal specs."""
         return str(self.structure), tuple(s if isinstance(s, TensorSpec) else repr(s) for s in self.slots)
 
     @property
@@ -91,7 +91,7 @@ def spec_of(payload: Any) -> PayloadSpec:
 
 
 class BoundarySpecs:
-    """The specs at the boundaries of a supernet's blocks."""
+    """The payload specs at the boundaries of a supernet's blocks."""
 
     def __init__(
         self,
@@ -99,12 +99,12 @@ class BoundarySpecs:
         device: str = "cpu",
         surround: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """Use a supernet, on the meta device if it may.
+        """Use a supernet.
 
         Args:
-            supernet: In training mode.
-            device: Where it would train; its parameters say where it is.
-            surround: Makes the context in which each block runs.
+            supernet: In training mode, on the meta device or on ``device``.
+            device: The device that trains.
+            surround: Returns the context in which each block runs.
         """
         self._blocks = list(supernet)
         is_meta = any(parameter.is_meta for parameter in supernet.parameters())
@@ -113,12 +113,12 @@ class BoundarySpecs:
         self._known: dict[Hashable, PayloadSpec] = {}
 
     def after(self, end_block: int, architecture: Architecture, inputs: PayloadSpec) -> PayloadSpec:
-        """Return the spec of what block ``end_block - 1`` returns.
+        """Return the payload spec of the output of block ``end_block - 1``.
 
         Args:
-            end_block: One more than the last block run; 0 gives the input's.
-            architecture: What runs.
-            inputs: The spec of the first block's input.
+            end_block: Index of the block behind the boundary; 0 returns ``inputs``.
+            architecture: The architecture that runs.
+            inputs: The payload spec of the first block's input.
 
         Raises:
             TrainingError: A block cannot run on the meta device.
@@ -135,15 +135,15 @@ class BoundarySpecs:
         return spec
 
     def run(self, index: int, architecture: Architecture, spec: PayloadSpec) -> PayloadSpec:
-        """Return the spec of what one block returns for zeros.
+        """Return the payload spec of one block's output for zeros.
 
         Args:
-            index: The block.
-            architecture: What runs.
-            spec: That of the block's input.
+            index: Index of the block.
+            architecture: The architecture that runs.
+            spec: The payload spec of the block's input.
 
         Raises:
-            TrainingError: The block cannot run on them.
+            TrainingError: The block cannot run on zeros.
         """
         values = [
             torch.zeros(slot.shape, dtype=slot.dtype, device=self.device).requires_grad_(slot.requires_grad)
@@ -171,14 +171,14 @@ def pack(
     flag: bool = False,
     device: str = "cpu",
 ) -> Tensor:
-    """Return a message: stamp and flag, a byte for each tensor that says whether it is there, the tensors' bytes.
+    """Return a message: stamp, flag, a byte for each tensor that says whether it is there, and the tensors' bytes.
 
     Args:
-        tensors: In the order of ``specs``; None where there is none.
-        specs: What the receiver expects.
-        stamp: ``STAMP_BYTES`` that the receiver compares.
-        flag: One bit more.
-        device: Where the message is made.
+        tensors: In the order of ``specs``; None where there is no tensor.
+        specs: The tensor specs that the receiver expects.
+        stamp: ``STAMP_BYTES`` bytes that the receiver compares.
+        flag: A bit that goes with the tensors.
+        device: Device of the message.
     """
     present = [tensor is not None for tensor in tensors]
     message = torch.zeros(message_bytes(specs), dtype=torch.uint8, device=device)

@@ -1,10 +1,11 @@
-"""The trainer: does the plan's actions that belong to the parts in this process."""
+"""The trainer: runs the actions of the plan that belong to the parts in this process."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -13,10 +14,10 @@ from naspipe.config.schema import TrainingConfig
 from naspipe.errors import TrainingError
 from naspipe.pipeline.action import Action, Kind, PlannedAction
 from naspipe.pipeline.parts import PipelineParts
-from naspipe.training.events import Drain, SubnetRecord
+from naspipe.space import Architecture
 from naspipe.training.feed import SubnetFeed, SubnetInFlight
 from naspipe.training.part import Part
-from naspipe.training.plan_walk import PlanWalk
+from naspipe.training.plan_walk import Drain, PlanWalk
 from naspipe.training.recorder import NO_RECORDER, NoRecorder, Recorder
 from naspipe.training.schedule import schedule_factor
 from naspipe.training.stage_model import StageModel
@@ -24,11 +25,28 @@ from naspipe.training.tensor_spec import PayloadSpec, spec_of
 from naspipe.training.transport import Gradients, Transport, Unit
 
 
+@dataclass(frozen=True)
+class SubnetRecord:
+    """The result of training a subnet.
+
+    Attributes:
+        index: Its place in the sequence.
+        architecture: Its architecture.
+        loss: Mean loss over its batch, before its update; None if it was not finite, and so nothing was updated.
+        lr: Learning rate of its update.
+    """
+
+    index: int
+    architecture: Architecture
+    loss: float | None
+    lr: float
+
+
 class SupernetTrainer:
     """Trains a supernet: all stages in this process, or one of them.
 
-    Sequential training is its one-stage case. What is planned is what runs: each process walks the whole plan in
-    the order of its starts and does its own actions; a transport passes results between parts.
+    Sequential training is the case of one stage. Each process walks the whole plan in the order of its starts and runs
+    its own actions; a transport passes results between parts.
     """
 
     def __init__(
@@ -38,10 +56,10 @@ class SupernetTrainer:
 
         Args:
             model: The blocks of this process, trained in place.
-            feed: Gives subnets and batches.
-            walk: Gives the actions.
+            feed: Subnets and batches.
+            walk: The actions of the plan.
             parts: The parts of the whole pipeline.
-            config: The settings.
+            config: The training's settings.
         """
         self._model = model
         self._feed = feed
@@ -58,15 +76,15 @@ class SupernetTrainer:
         on_drain: Callable[[Drain], None] = lambda drain: None,
         recorder: Recorder | None = None,
     ) -> int:
-        """Train all subnets that are planned.
+        """Train all subnets of the plan.
 
         Args:
             transport: Passes results between parts.
             loss: The task's summed loss.
             on_subnet: Called for each subnet in order, once it has been trained; in the process of the last
                 stage, which knows the loss.
-            on_drain: Called at each drain: all subnets so far have been updated here, and no other has begun.
-            recorder: Notes what each action here took and saw, or None.
+            on_drain: Called at each drain, when all subnets so far have been updated in this process.
+            recorder: Records the actions of this process with times and versions, or None.
 
         Returns:
             The number of subnets that have been trained, those before the first included.
@@ -74,7 +92,7 @@ class SupernetTrainer:
         Raises:
             TrainingError: A loss was not finite, or a block failed.
         """
-        # Subnets may end out of order; the listener gets them in order.
+        # Subnets may end out of order; ``on_subnet`` is called in order.
         ended: dict[int, SubnetRecord] = {}
         reported = self._walk.taken
 
@@ -100,7 +118,7 @@ class SupernetTrainer:
         return self._walk.taken
 
     def result_spec(self, planned: PlannedAction) -> PayloadSpec:
-        """Return the spec of the payload at the boundary that an action's result crosses."""
+        """Return the payload spec at the boundary that an action's result crosses."""
         assert self._model.specs is not None, "a transport between processes needs the supernet on the meta device"
         action = planned.action
         boundary = planned.end_block if action.kind is Kind.FORWARD else planned.first_block
@@ -112,7 +130,7 @@ class SupernetTrainer:
 
     @contextlib.contextmanager
     def _naming(self, action: Action) -> Iterator[None]:
-        """Name the action and the subnet at which an exception is raised."""
+        """Name the action and the subnet in which an exception is raised."""
         architecture = self._feed.subnet(action.subnet).architecture
         try:
             yield
@@ -130,7 +148,7 @@ class SupernetTrainer:
         loss: Callable[[Any, Any], Tensor],
         recorder: Recorder | NoRecorder,
     ) -> SubnetRecord | None:
-        """Do an action; return the subnet's record if that was its last one here and the loss is known."""
+        """Run an action; return the subnet's record after its last action, in the process that knows the loss."""
         action = planned.action
         number = self._parts.of(action)
         part = self._model.parts[number]
@@ -153,7 +171,7 @@ class SupernetTrainer:
         return None
 
     def _receive(self, action: Action, transport: Transport) -> Any:
-        """Return the result of another part that an action needs; None where it starts from data or the loss."""
+        """Return the result of another part that an action needs; None: it starts from data or from the loss."""
         if self._parts.source(action) is None:
             return None
         return transport.receive(Unit(action.kind, action.subnet, action.microbatch, self._parts.of(action)))
@@ -206,7 +224,7 @@ class SupernetTrainer:
         return Gradients(back, subnet.finite)
 
     def _update(self, index: int, part: int) -> SubnetRecord | None:
-        """Update a part's layers; return the subnet's record if it was the last part here and knows the loss."""
+        """Update a part's layers; return the subnet's record as ``_perform`` does."""
         config, subnet = self._config, self._feed.subnet(index)
         lr = self._model.optimizers.lr * schedule_factor(config.schedule, index, config.subnets)
         self._model.parts[part].update(index, lr, skip=not subnet.finite)

@@ -1,7 +1,7 @@
-"""Transports: how results pass between parts; here the one within a process.
+"""Transports pass results between parts; the one of this module does so within a process.
 
-The trainer tells a transport of every planned action some time before it runs, and of its result when it has
-run; it asks for what an action needs. Results are named by the unit they belong to and the part that needs them.
+The trainer announces every planned action to a transport some time before the action runs. It sends the result of an
+action, and receives the results that an action needs. A result is identified by its unit and by the part that needs it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from naspipe.training.boundary import Slots, detach_payload
 
 
 class Unit(NamedTuple):
-    """What a result belongs to, and who needs it.
+    """Identifies a result.
 
     Attributes:
-        kind: FORWARD for an activation, BACKWARD for gradients.
+        kind: FORWARD of an activation, BACKWARD of gradients.
         subnet: Place of the subnet in the sequence.
         microbatch: Index of the micro-batch.
-        part: The part that needs it.
+        part: The part that needs the result.
     """
 
     kind: Kind
@@ -29,10 +29,10 @@ class Unit(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What flows back through a boundary.
+    """The gradients that go back through a boundary.
 
     Attributes:
-        slots: The gradient of each leaf of the payload; None where there is none.
+        slots: The gradient of each leaf of the payload; None where there is no gradient.
         finite: Whether the subnet's losses were finite; certain with its last micro-batch.
     """
 
@@ -44,26 +44,26 @@ class Transport(Protocol):
     """Passes activations and gradients between parts."""
 
     def announce(self, planned: PlannedAction, stamp: bytes) -> None:
-        """Learn of a planned action before it runs; every action of the plan, in its order.
+        """Prepare for a planned action before it runs; called for every action of the plan, in order.
 
         Args:
             planned: The action.
-            stamp: Digest of the plan up to it and of the subnets so far, ``STAMP_BYTES`` long: processes with
-                another stamp have planned something else.
+            stamp: Digest of the plan up to this action and of the subnets so far, ``STAMP_BYTES`` long. Processes with
+                different stamps have planned different actions.
         """
 
     def send(self, planned: PlannedAction, unit: Unit, result: Any) -> None:
-        """Pass an action's result on: a payload, or its ``Gradients``."""
+        """Send an action's result: a payload or ``Gradients``."""
 
     def receive(self, unit: Unit) -> Any:
-        """Return a result that was passed on."""
+        """Return a result that was sent."""
 
     def finish(self) -> None:
         """Wait until everything that was sent has been received."""
 
 
 class InProcess:
-    """Keeps results until they are asked for; all parts are in this process."""
+    """Keeps results until they are received; all parts are in this process."""
 
     def __init__(self) -> None:
         self._results: dict[Unit, Any] = {}
@@ -76,9 +76,9 @@ class InProcess:
         self._results[unit] = detach_payload(result) if unit.kind is Kind.FORWARD else result
 
     def receive(self, unit: Unit) -> Any:
-        """Hand a result out, once."""
+        """Return a result, once."""
         return self._results.pop(unit)
 
     def finish(self) -> None:
-        """Check that nothing was left."""
-        assert not self._results, f"results that nobody asked for: {list(self._results)}"
+        """Check that every result was received."""
+        assert not self._results, f"results that were not received: {list(self._results)}"

@@ -1,1 +1,1 @@
-"""Trainings compared: under other executors and layouts, resumed, and measured."""
+"""Comparisons of trainings: under other executors and layouts, resumed, and measured."""

@@ -1,4 +1,4 @@
-"""Comparison: the ablation over executors, samplers and stage counts, measured."""
+"""Comparison: measurements of one training under several executors, samplers and stage counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = (
 """The keys of a row, in the order of a CSV file's columns."""
 
 LAST = 0.1
-"""Share of the last subnets whose mean is the final loss."""
+"""Share of the subnets, from the last on, whose mean loss is the final loss."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Comparison:
     """A grid of trainings.
 
     Attributes:
-        config: What they have in common.
+        config: The run that all trainings share.
         executors: Names, with options as ``gpipe:bulk=4``.
-        samplers: Names; empty: the configuration's.
+        samplers: Names; empty: the configuration's sampler.
         stages: Numbers of stages.
         transport: ``in-process`` or ``distributed``; one stage always trains in this process.
-        subnets: Subnets that each trains.
+        subnets: Number of subnets of each training.
     """
 
     config: RunContext | RunConfig
@@ -49,7 +49,7 @@ class Comparison:
     subnets: int
 
     def run(self, watch: Watch = ignore) -> Iterator[dict[str, Any]]:
-        """Train each and yield a row with the keys ``COLUMNS``; everything is checked before the first.
+        """Train each combination and yield a row with the keys ``COLUMNS``; all are checked before the first training.
 
         Args:
             watch: Called with the progress of measurements and trainings.
@@ -57,10 +57,10 @@ class Comparison:
         Raises:
             ConfigError: A configuration is wrong.
             InputError: A layout does not fit.
-            TrainingError: A training cannot go on.
+            TrainingError: A training cannot continue.
         """
         base = RunContext.load(self.config)
-        # All trainings share the costs that are counted here.
+        # The costs that are counted here serve all trainings.
         planning_without_profile(base, watch)
         trainings = list(self._contexts(base))
         for _, _, context in trainings:
@@ -80,7 +80,7 @@ class Comparison:
                     yield executor, sampler, configure(sampled, executor, stages, transport, self.subnets)
 
     def _sampler(self, context: RunContext, name: str, stages: int) -> dict[str, Any]:
-        """Return a sampler's section; a distance is the configuration's, or fits the stages."""
+        """Return a sampler's section; its distance is the configuration's, or fits the stages."""
         config = context.config
         if name == config.sampler.name:
             return {"name": name, **config.sampler.parameters}

@@ -1,4 +1,4 @@
-"""Verification: the same subnets trained under several executors and layouts, compared bit for bit."""
+"""Verification of equality: the same subnets trained under several executors and layouts, compared bit for bit."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from naspipe.training.supernet_training import TrainingResult, make_trace, train
 
 
 class Combination(NamedTuple):
-    """How one training is laid out.
+    """Executor and layout of one training.
 
     Attributes:
         executor: A name, with options as ``gpipe:bulk=4``.
-        stages: Its stages.
+        stages: Number of stages.
         transport: ``in-process`` or ``distributed``.
     """
 
@@ -42,12 +42,12 @@ class Combination(NamedTuple):
 
 
 REFERENCE = Combination("sequential", 1, "in-process")
-"""What most contracts promise to equal."""
+"""The training whose bits most contracts promise."""
 
 
 @dataclass(frozen=True)
 class Bits:
-    """What is compared of two trainings.
+    """The results of a training that are compared.
 
     Attributes:
         digests: Digest of every layer: weights, optimizer state and version.
@@ -60,11 +60,11 @@ class Bits:
 
 @dataclass(frozen=True)
 class TracedTraining(Bits):
-    """What a training gave.
+    """The results of a recorded training.
 
     Attributes:
-        trace: The plan with measured times and the versions seen.
-        peak_memory: Peak resident memory of each process, in MiB; on GPUs the memory that tensors took there.
+        trace: The plan with measured times and versions.
+        peak_memory: Peak resident memory of each process, in MiB; on GPUs that of tensors.
     """
 
     trace: Plan
@@ -73,16 +73,16 @@ class TracedTraining(Bits):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One training, judged.
+    """The verdict on one training.
 
     Attributes:
         executor: Its executor, with options.
-        stages: Its stages.
+        stages: Its number of stages.
         transport: Its transport.
-        outcome: What it gave.
-        violations: Where its trace breaks its contract.
-        reference: The training that it must equal, for people; empty if its contract promises no equality, or it is
-            the first of its kind.
+        outcome: Its results.
+        violations: Violations of its contract in its trace.
+        reference: The training that it must equal, for people; empty if its contract promises no equality, or if it is
+            the first training with such a contract.
         difference: How it differs from the reference; empty if it does not.
     """
 
@@ -111,11 +111,11 @@ def verify(
     """Train under every combination and yield the verdicts; sequential training on one stage comes first.
 
     Args:
-        config: The configuration; its executor section gives partition, segments, costs and window.
+        config: The run; its executor section sets partition, segments, costs and window.
         executors: Names, with options as ``gpipe:bulk=4``.
         stages: Numbers of stages.
         transports: ``in-process`` or ``distributed``.
-        subnets: Subnets to train; by default the configuration's.
+        subnets: Number of subnets to train; by default the configuration's.
         watch: Called with the progress of measurements and trainings.
 
     Raises:
@@ -147,7 +147,7 @@ def combine(
     subnets: int | None,
     watch: Watch = ignore,
 ) -> list[Combination]:
-    """Return every combination, the reference first, after trying each configuration.
+    """Return every combination, the reference first, after checking each configuration.
 
     Raises:
         ConfigError: A configuration is wrong.
@@ -155,7 +155,7 @@ def combine(
     """
     rest = [Combination(e, s, t) for t in transports for e in executors for s in stages]
     combinations = list(dict.fromkeys([REFERENCE, *rest]))
-    # All trainings share the costs that are counted here.
+    # The costs that are counted here serve all trainings.
     planning_without_profile(context, watch)
     for combination in combinations:
         check_layout(configure(context, *combination, subnets))
@@ -163,7 +163,7 @@ def combine(
 
 
 def configure(context: RunContext, executor: str, stages: int, transport: str, subnets: int | None) -> RunContext:
-    """Return a run with another executor and layout, and no delay where its contract has none.
+    """Return a run with another executor and layout, without a delay if its contract has none.
 
     Space, task, data, meta supernet and costs are shared with the given run.
 
@@ -195,12 +195,12 @@ def train_once(context: RunContext, folder: Path | None = None, watch: Watch = i
 
     Args:
         context: The run, with known costs.
-        folder: An empty folder, which gets log, weights and checkpoints; by default there are no checkpoints, and
-            nothing is kept on disk.
+        folder: An empty folder, which gets log, weights and checkpoints; by default a temporary folder, without
+            checkpoints.
         watch: Called with the progress.
 
     Raises:
-        TrainingError: It cannot go on.
+        TrainingError: The training cannot continue.
     """
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="naspipe-") as temporary:
@@ -212,19 +212,19 @@ def train_once(context: RunContext, folder: Path | None = None, watch: Watch = i
 
 
 def read_bits(result: TrainingResult, files: TrainingFiles) -> Bits:
-    """Return what is compared of a training that was recorded."""
+    """Return the results of a recorded training that are compared."""
     return Bits(result.digests, [line.loss for line in files.subnets()])
 
 
 def with_checkpoints(context: RunContext, every: int | None) -> RunContext:
-    """Return a run whose training writes a checkpoint each so many subnets, all of which are kept."""
+    """Return a run that writes a checkpoint every so many subnets, or none, and keeps all."""
     settings = CheckpointConfig(every=every, keep=context.config.training.subnets)
     executor = context.config.executor.model_copy(update={"checkpoint": settings})
     return context.with_config(context.config.model_copy(update={"executor": executor}))
 
 
 def find_difference(expected: Bits, found: Bits) -> str:
-    """Return the first subnet whose loss differs and the first layer whose bits differ; empty if none does."""
+    """Return the first subnet whose loss differs and the first layer whose bits differ; empty if there is none."""
     parts = []
     if len(found.losses) != len(expected.losses):
         parts.append(f"{len(found.losses)} losses instead of {len(expected.losses)}")

@@ -32,19 +32,19 @@ from naspipe.verification.equality import (
     with_checkpoints,
 )
 
-PARTS = 4
-"""A training is broken off after each of these parts but the last."""
+INTERVALS = 4
+"""Number of equal intervals between checkpoints; a training is resumed from each checkpoint."""
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A training that went on from a checkpoint, judged.
+    """The verdict on a training that was resumed from a checkpoint.
 
     Attributes:
-        subnet: The index of the checkpoint: subnets below it were trained by another.
-        heir: How what went on was laid out.
-        bits: What it left.
-        difference: How that differs from a training that was not broken off; empty if it does not.
+        subnet: The index of the checkpoint: the writer has trained the subnets below it.
+        heir: The combination that resumed.
+        bits: The results after the resume.
+        difference: How they differ from those of an uninterrupted training; empty if they do not.
     """
 
     subnet: int
@@ -55,15 +55,16 @@ class Continuation:
 
 @dataclass(frozen=True)
 class ResumeVerdict:
-    """A training that wrote checkpoints, and what went on from each, judged.
+    """The verdict on a training that wrote checkpoints, and on those that were resumed from them.
 
     Attributes:
-        writer: How the training was laid out.
-        contract: What it keeps.
-        written: The training, compared with one that wrote no checkpoints; None if it cannot write any.
-        reference: What all must equal, for people; empty if nothing was trained.
-        continuations: What went on.
-        reason: Why nothing did; empty if something did.
+        writer: The combination that wrote the checkpoints.
+        contract: Its contract.
+        written: The verdict on its training, compared with a training without checkpoints; None if it cannot write
+            any.
+        reference: The training that all must equal, for people; empty if nothing was trained.
+        continuations: The verdicts on the resumed trainings.
+        reason: Why no training was resumed; empty if one was.
     """
 
     writer: Combination
@@ -75,7 +76,7 @@ class ResumeVerdict:
 
     @property
     def kept(self) -> bool:
-        """Whether nothing differs, and the contract was kept."""
+        """Whether nothing differs and the contract was kept."""
         whole = self.written is None or self.written.kept
         return whole and not any(found.difference for found in self.continuations)
 
@@ -88,14 +89,14 @@ def verify_resuming(
     subnets: int | None = None,
     watch: Watch = ignore,
 ) -> Iterator[ResumeVerdict]:
-    """Train under every combination, break off at several places, go on under others, and yield what came of it.
+    """Train under every combination, resume from its checkpoints under others, and yield the verdicts.
 
     Args:
-        config: The configuration; as in ``verify``, but for when checkpoints are written.
+        config: The run; as in ``verify``, but its checkpoint settings have no effect.
         executors: Names, with options as ``gpipe:bulk=4``.
         stages: Numbers of stages.
         transports: ``in-process`` or ``distributed``.
-        subnets: Subnets to train; by default the configuration's.
+        subnets: Number of subnets to train; by default the configuration's.
         watch: Called with the progress of measurements and trainings.
 
     Raises:
@@ -122,7 +123,7 @@ def verify_resuming(
             references[kind] = (str(writer), train_once(one, watch=watch))
         group = [other for other in combinations if contexts[other].contract.equal_runs == kind]
         place = group.index(writer)
-        # Others first; a combination without others is resumed by itself.
+        # Others first; a combination without others resumes its own training.
         heirs = [*group[place + 1 :], *group[:place]] or [writer]
         yield _check(writer, one, [(heir, contexts[heir]) for heir in heirs], *references[kind])
 
@@ -139,7 +140,7 @@ def _check(
     with tempfile.TemporaryDirectory(prefix="naspipe-") as temporary:
         files = TrainingFiles(Path(temporary) / "written")
         files.root.mkdir()
-        outcome = train_once(with_checkpoints(context, math.ceil(subnets / PARTS)), files.root)
+        outcome = train_once(with_checkpoints(context, math.ceil(subnets / INTERVALS)), files.root)
         difference = find_difference(expected, outcome)
         written = Verdict(*writer, outcome, find_violations(outcome.trace), reference, difference)
         continuations = []
@@ -156,7 +157,7 @@ def _check(
 def _resume(
     written: TrainingFiles, files: TrainingFiles, subnet: int, context: RunContext, expected: Bits
 ) -> tuple[Bits, str]:
-    """Resume from one of the checkpoints, in a folder of its own; return the bits, and how they differ."""
+    """Resume from one of the checkpoints in another folder; return the bits, and how they differ."""
     shutil.copytree(written.root, files.root)
     checkpoints = CheckpointFolder(files.checkpoints)
     for later in checkpoints.indices():
@@ -166,6 +167,6 @@ def _resume(
     bits = read_bits(result, files)
     first = min(planned.action.subnet for planned, *_ in result.actions)
     if first != subnet:
-        # A training that begins anew gives equal bits as well, but proves nothing.
+        # A training that begins again gives equal bits as well, but proves nothing.
         return bits, f"it began with subnet {first} instead of {subnet}"
     return bits, find_difference(expected, bits)

@@ -1,1 +1,1 @@
-"""Supernet training in several processes: how they are started, connected and ended."""
+"""Training in several processes: how they are started, connected and ended."""

@@ -1,4 +1,4 @@
-"""Before processes train together: each sees the run's folder, can train, and computes as the others do."""
+"""Checks before processes train together: each sees the run's folder, can train, and computes as the others do."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from naspipe.tasks.data import EpochOrder, Splits
 from naspipe.usercode import calling
 
 LOOKS = 10
-"""Times that a process looks for the file that the one of rank 0 has made: a network's file system may be late."""
+"""Number of times that a process looks for the file of rank 0: a network's file system may be late."""
 
 PAUSE_SECONDS = 0.5
-"""Between two looks."""
+"""Seconds between two looks."""
 
 
 @contextlib.contextmanager
 def token_in(folder: Path) -> Iterator[Path]:
-    """Make a file by which other processes find out whether they see a folder; it is gone afterwards, or before."""
-    # Of a new name, so that no machine remembers that it was not there; remains of such names are cleared away.
+    """Make a file by which other processes check that they see a folder; the file is removed at the end or earlier."""
+    # A new name each time, since a machine may remember that an old one did not exist. Leftovers are cleared away.
     token = folder / f".shared.{time.time_ns()}"
     write_text(token, "")
     try:
@@ -46,24 +46,24 @@ def token_in(folder: Path) -> Iterator[Path]:
 
 
 def require_token(token: Path) -> None:
-    """Raise an error unless this process sees the file that the one of rank 0 has made.
+    """Raise an error unless this process sees the file that rank 0 has made.
 
     Raises:
-        TrainingError: It does not.
+        TrainingError: It does not see the file.
     """
     for _ in range(LOOKS):
         if token.exists():
             return
         time.sleep(PAUSE_SECONDS)
     raise TrainingError(
-        f"every process must see the run's folder, but this one does not find what that of rank 0 has just made there, "
+        "every process must see the run's folder, but this one does not find the file that rank 0 has just made there, "
         f"{token}. Put the run (--out) into a folder that all machines share under one path."
     )
 
 
 @contextlib.contextmanager
 def telling_faults(store: Store, rank: int) -> Iterator[None]:
-    """Tell the other processes, which ``compare_processes``, what keeps this one from training."""
+    """Tell the other processes, which wait in ``compare_processes``, if this process cannot train."""
     try:
         yield
     except Exception as error:
@@ -72,17 +72,17 @@ def telling_faults(store: Store, rank: int) -> Iterator[None]:
 
 
 def compare_processes(store: Store, rank: int, ranks: int, facts: Mapping[str, Any], timeout: timedelta) -> None:
-    """Make sure that all processes compute alike; every one calls it.
+    """Check that all processes compute alike; every process calls it.
 
     Args:
-        store: By which they hear of each other.
-        rank: Of this process.
+        store: The store of the processes.
+        rank: Rank of this process.
         ranks: Number of processes.
-        facts: What must be equal, as ``describe_process`` returns it.
+        facts: The facts that must be equal, as ``describe_process`` returns them.
         timeout: How long to wait for the others.
 
     Raises:
-        TrainingError: One differs, cannot train, or is not heard of; it says which, on which machine, and how.
+        TrainingError: A process differs, cannot train, or does not answer. The message names process and machine.
     """
     _tell(store, rank, facts=facts)
     reports = [_hear(store, other, timeout) for other in range(ranks)]
@@ -95,13 +95,13 @@ def compare_processes(store: Store, rank: int, ranks: int, facts: Mapping[str, A
             if report["facts"].get(key) != value:
                 raise TrainingError(
                     f"all processes must be alike, but {key} of stage {other} on {report['host']} is "
-                    f"{report['facts'].get(key)!r}, and of stage 0 on {first['host']} {value!r}. Let them be the same "
+                    f"{report['facts'].get(key)!r}, and of stage 0 on {first['host']} {value!r}. Make them the same "
                     "everywhere."
                 )
 
 
 def describe_process(config: RunConfig, splits: Splits) -> dict[str, Any]:
-    """Return what must be equal in all processes, by names for people; the most telling first."""
+    """Return the facts that must be equal in all processes, by names for people; the most helpful first."""
     environment = describe_environment(config.seed, config.training.threads)
     facts: dict[str, Any] = {
         "the command line": sys.argv[1:],
@@ -118,10 +118,9 @@ def describe_process(config: RunConfig, splits: Splits) -> dict[str, Any]:
 def digest_data(config: RunConfig, splits: Splits) -> str:
     """Return a digest of the training batches at the beginning, the middle and the end.
 
-    They are drawn as the training draws them, so it sees another order of the samples, another augmentation, and
-    samples that differ throughout (another version, tokenizer or preprocessing). It does not see a few samples that
-    differ and are in none of these batches, nor the contents of the validation and test splits, which only the process
-    of rank 0 reads.
+    They are drawn as the training draws them. So the digest differs if the order of the samples or the augmentation
+    differs, or if all samples differ (by version, tokenizer or preprocessing). It does not cover samples outside these
+    batches, nor the validation and test splits, which only rank 0 reads.
     """
     order = EpochOrder(splits.train, config.training.batch_size, config.seed, "train")
     last = config.training.subnets - 1
@@ -130,7 +129,7 @@ def digest_data(config: RunConfig, splits: Splits) -> str:
         with calling(f"batch {index} of the training data", TrainingError):
             batch = order.batch(index)
         for value in pytree.tree_leaves((batch.inputs, batch.targets)):
-            # Of other objects than numbers and texts, the representation may differ where they do not.
+            # Equal objects may have different texts, except numbers and texts.
             plain = isinstance(value, bool | int | float | str | bytes | None)
             text = digest_tensors({"": value}) if isinstance(value, Tensor) else repr(value if plain else type(value))
             digest.update(text.encode())
@@ -151,7 +150,7 @@ def _hear(store: Store, rank: int, timeout: timedelta) -> dict[str, Any]:
     except DistStoreError as error:
         raise TrainingError(
             f"every stage must be ready to train within executor.timeout = {timeout.total_seconds():g} s of the "
-            f"first, but stage {rank} is not. Does its machine need longer to load the data? Then set a longer one."
+            f"first, but stage {rank} is not. If its machine needs longer to load the data, raise executor.timeout."
         ) from error
     report: dict[str, Any] = json.loads(store.get(_key(rank)))
     return report

@@ -1,4 +1,4 @@
-"""Data-parallel training: each of several processes takes its samples of every batch."""
+"""Data-parallel training: several processes divide every batch among them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from naspipe.keys import derive_key
 from naspipe.tasks.data import Batch, split_batch
-from naspipe.training.data_parallel import SingleProcess
+from naspipe.training.standalone import SingleProcess
 
 PATIENCE = timedelta(days=7)
-"""How long processes wait for the first one, which saves and tests meanwhile; if it fails, the launcher ends them."""
+"""How long processes wait for the leading one, which saves and tests; if that fails, the launcher ends them."""
 
 
 class DataParallelProcess(SingleProcess):
@@ -26,30 +26,30 @@ class DataParallelProcess(SingleProcess):
     """
 
     def __init__(self, rank: int, processes: int, device: str, store: Store) -> None:
-        """Remember who this is; the process group exists.
+        """Describe this process; the process group exists.
 
         Args:
             rank: Number of this process.
-            processes: How many there are.
-            device: ``cpu`` or ``cuda``; then the current GPU is this process's own.
-            store: By which the processes find each other.
+            processes: Number of processes.
+            device: ``cpu`` or ``cuda``; with ``cuda`` this process uses the current GPU.
+            store: The store of the processes.
         """
         self.rank, self.processes = rank, processes
         self._device, self._store = device, store
 
-    def part(self, batch: Batch) -> Batch:
-        """Return a contiguous part; the first ones have a sample more where the batch cannot be cut evenly."""
+    def samples(self, batch: Batch) -> Batch:
+        """Return contiguous samples; if they cannot be divided evenly, the first processes get one more."""
         return split_batch(batch, self.processes)[self.rank]
 
     def key(self, seed: int, *parts: int | str) -> int:
-        """Return another key in each process: its samples are others."""
+        """Return a key that differs between processes, since their samples differ."""
         return derive_key(seed, *parts, "process", self.rank)
 
     def wrap(self, module: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> nn.Module:
-        """Return the module with its gradients averaged over the processes; as it is if nothing has a gradient.
+        """Return a module that averages its gradients over the processes; the same module if nothing has a gradient.
 
-        Whether the loss reaches every parameter is tried on a copy: looking for those that it does not reach, in every
-        step, costs time.
+        A copy shows which parameters get a gradient, because looking for parameters without one in every step takes
+        time.
         """
         tried = copy.deepcopy(module)
         loss = loss_of(tried)
@@ -63,7 +63,7 @@ class DataParallelProcess(SingleProcess):
         return DistributedDataParallel(module, device_ids=devices, find_unused_parameters=missed)
 
     def total(self, value: float) -> float:
-        """Return the sum, which is the same in all processes."""
+        """Return the sum, the same in all processes."""
         numbers = torch.tensor([value], dtype=torch.float64, device=self._device)
         distributed.all_reduce(numbers)
         return float(numbers.item())
@@ -72,7 +72,7 @@ class DataParallelProcess(SingleProcess):
         return self.total(float(flag)) > 0
 
     def wait_for_leader(self, name: str) -> None:
-        """Wait in the store: what the leader does meanwhile may take longer than any message."""
+        """Wait by the store, since saving and testing may take longer than the timeout of a message."""
         if self.leads:
             self._store.set(name, "done")
         else:

@@ -1,4 +1,4 @@
-"""Processes of torch's elastic launcher on this machine: started, watched, and ended whatever happens."""
+"""Processes of torch's elastic launcher on this machine: started, watched, and always ended."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from naspipe.errors import TrainingError
 from naspipe.processes import interrupts_kept_here
 
 POLL_SECONDS = 0.5
-"""Between two looks: at how far the processes are, and at whether the launcher is still there."""
+"""Seconds between two checks of the progress, and of whether the launcher is alive."""
 
 LOST = "has ended or is out of reach"
-"""What a process says of another one that it misses; so the other's failure came first."""
+"""Text in the error of a process that has lost another one; so the other one failed first."""
 
 SHUTDOWN_SECONDS = 5
-"""After a failure the other processes have this long to end before they are killed."""
+"""Seconds that the other processes have to end after a failure, before they are killed."""
 
 
 def launch(entry: Callable[..., Any], task: object, processes: int, role: str, scratch: Path, restarts: int = 0) -> Any:
     """Start processes by torch's elastic launcher, and wait for all.
 
     Args:
-        entry: What each runs: a function of a module, called with the task and the launcher's process id, which it
-            hands to ``end_with``. Its rank and the number of processes are in the environment.
-        task: What they are told; it is pickled.
-        processes: How many.
-        role: What one of them is, for errors: ``stage``.
-        scratch: A folder for what the launcher writes; taken away with what is in it, before and afterwards.
-        restarts: Times that all are started again after one has failed.
+        entry: The function that each process calls, with the task and the launcher's process id, which it passes to
+            ``end_with``. Rank and number of processes are in the environment.
+        task: The argument of the function; it is pickled.
+        processes: Number of processes.
+        role: Name of a process in errors: ``stage``.
+        scratch: Folder of the launcher's files; removed before and afterwards, with its contents.
+        restarts: Number of times that all processes are started again after one has failed.
 
     Returns:
-        What the process of rank 0 returns.
+        The result of the process of rank 0.
 
     Raises:
         TrainingError: A process failed; all have been ended.
@@ -68,7 +68,7 @@ def launch(entry: Callable[..., Any], task: object, processes: int, role: str, s
 
 
 def end_with(launcher: int) -> None:
-    """End this process when the launcher has died, however and whenever that happened."""
+    """End this process when the launcher has died, for whatever reason."""
 
     def look() -> None:
         while os.getppid() == launcher:
@@ -79,9 +79,9 @@ def end_with(launcher: int) -> None:
 
 
 def find_store() -> Store:
-    """Return the store by which the processes that this one was started with find each other.
+    """Return the store of the processes that were started together with this one.
 
-    Those that are started again find nothing of those before: torch keeps the store.
+    torch keeps its store when processes are started again; they use keys of their own.
     """
     store: Store = next(rendezvous("env://"))[0]
     return PrefixStore(f"naspipe/start{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
@@ -91,8 +91,8 @@ def find_store() -> Store:
 def watching_lines(path: Path, on_line: Callable[[Any], None]) -> Iterator[None]:
     """Call a function with each JSON line that a process appends to a file, from a thread of its own.
 
-    Lines that are there before are passed over. When a shorter file takes the place of the file, as where training
-    goes on from a checkpoint, the last of its lines is told of, and then what is appended to it.
+    Lines that exist before are skipped. If another file takes the place of the file, as when a training is resumed, the
+    function is called with the last of its lines, and then with each line that is appended.
     """
     done = threading.Event()
     identity, place = None, 0
@@ -140,8 +140,7 @@ def _settings(processes: int, scratch: str, restarts: int) -> LaunchConfig:
         monitor_interval=0.1,
         start_method="spawn",
         shutdown_timeout=SHUTDOWN_SECONDS,
-        # Not SIGINT: an interrupt ends the launcher as it ends any Python program. Nor SIGTERM: whoever launches says
-        # what it does.
+        # Not SIGINT: an interrupt ends the launcher as it ends any Python program. Nor SIGTERM: the caller handles it.
         signals_to_handle="SIGHUP,SIGQUIT",
         logs_specs=DefaultLogsSpecs(log_dir=scratch),
     )
@@ -149,7 +148,7 @@ def _settings(processes: int, scratch: str, restarts: int) -> LaunchConfig:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Give the handlers of signals back that the launcher replaces for good."""
+    """Restore the signal handlers, which the launcher replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -164,7 +163,7 @@ def _signals_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _none_left() -> Iterator[None]:
-    """Kill what the launcher has left running, as it does when it is interrupted again while it ends the others."""
+    """Kill processes that the launcher has left running, as it does if it is interrupted a second time."""
     before = set(multiprocessing.active_children())
     try:
         yield
@@ -178,14 +177,14 @@ def _none_left() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[None]:
-    """Make a folder for what the launcher writes, and take it away with all that it leaves.
+    """Make a folder for the launcher's files, and remove it afterwards.
 
-    Not in the system's temporary folder: there it would stay for ever if the launcher were killed.
+    It is not in the system's temporary folder, where it would remain if the launcher were killed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     before = tempfile.tempdir
-    # Where torch puts the files of failed processes, which it forgets.
+    # torch puts files of failed processes there, and does not remove them.
     tempfile.tempdir = str(folder)
     try:
         yield
@@ -195,8 +194,8 @@ def _scratch(folder: Path) -> Iterator[None]:
 
 
 def _explain(error: ChildFailedError, role: str) -> str:
-    """Return which process failed first, how, and what it said."""
-    # torch's times are whole seconds, and of a killed process when it was missed: whoever lost another came later.
+    """Return which process failed first, how, and its message."""
+    # torch's times are whole seconds, and late for a killed process. A process that has lost another failed later.
     failures = error.failures.items()
     rank, failure = min(failures, key=lambda item: (LOST in str(item[1].message), item[1].timestamp, item[0]))
     how = f"was ended by {failure.signal_name()}" if failure.exitcode < 0 else f"ended with code {failure.exitcode}"
@@ -210,8 +209,8 @@ def _explain(error: ChildFailedError, role: str) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the launcher from logging the failure that is raised as an error anyway."""
-    # Each of its modules has a logger with a level of its own.
+    """Keep the launcher from logging the failure, which is raised as an error."""
+    # Each module of the launcher has a logger with a level of its own.
     packages = ("torch.distributed.elastic", "torch.multiprocessing")
     loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(packages)]
     levels = [logger.level for logger in loggers]

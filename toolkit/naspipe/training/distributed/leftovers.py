@@ -13,20 +13,20 @@ from naspipe.errors import RunFolderError
 from naspipe.files import writing
 
 PATIENCE_SECONDS = 60.0
-"""How long to wait for processes whose launcher is gone; they look for it twice a second."""
+"""Seconds to wait for processes whose launcher has died; they check that twice a second."""
 
 SCRATCH = ".launcher"
-"""Name of a folder in which a launcher writes."""
+"""Name of the folder of a launcher's files."""
 
 _MARK = ".working"
 _LOOK_SECONDS = 0.1
 _TEMPORARY = re.compile(r"\..+\.\d+(\.\w+)?")
-"""Names of files that are renamed into place once they are finished."""
+"""Names of unfinished files; a finished file is renamed into place."""
 
 
 @contextlib.contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Hold a mark by which others see that a process, beside the one that holds the run, still writes in a folder."""
+    """Hold a mark in a folder, which shows that a process writes there without holding the run's lock."""
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,22 +41,23 @@ def remove_mark(folder: Path) -> None:
 
 
 def clear_leftovers(root: Path) -> None:
-    """Wait until no process writes in a run's folder, and remove what was left half-written.
+    """Wait until no process writes in a run's folder, and remove unfinished files.
 
     Args:
-        root: The folder; this process holds it.
+        root: The folder; this process holds its lock.
 
     Raises:
         RunFolderError: A process does not end.
-        RunError: Something cannot be removed.
+        RunError: A file cannot be removed.
     """
     end = time.monotonic() + PATIENCE_SECONDS
     for mark in root.glob(f"*/{_MARK}"):
         while _is_held(mark):
             if time.monotonic() > end:
                 raise RunFolderError(
-                    f"a run goes on when no process of it is left, but one still holds {mark}, {PATIENCE_SECONDS:.0f} "
-                    "seconds after the process that started it had ended. Find it (fuser names it), and kill it."
+                    f"a run is resumed when no process of it is left, but a process still holds {mark}, "
+                    f"{PATIENCE_SECONDS:.0f} seconds after the process that started it had ended. Find it (fuser names "
+                    "it), and kill it."
                 )
             time.sleep(_LOOK_SECONDS)
     with writing(root):

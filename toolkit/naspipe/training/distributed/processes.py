@@ -23,13 +23,13 @@ def train_in_processes(context: RunContext, files: TrainingFiles, watch: Watch, 
     """Train a run's supernet with one process for each stage.
 
     Args:
-        context: The run; its costs are handed to the processes.
-        files: Where log, checkpoints and weights go.
+        context: The run; the processes get its costs.
+        files: Files of log, checkpoints and weights.
         watch: Called with the progress.
-        record: Record each action, and digest each layer.
+        record: Whether to record each action and digest each layer.
 
     Returns:
-        What each stage hands back. If the training was stopped, no supernet is saved.
+        The results of all stages. If the training was stopped, no supernet is saved.
 
     Raises:
         TrainingError: A stage failed; every process has been ended.

@@ -1,4 +1,4 @@
-"""What training in several processes requires: a backend, GPUs, and plug-ins that other processes can import."""
+"""Requirements of training in several processes: a backend, GPUs, and plug-ins that other processes can import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from naspipe.search.conditions import parse_condition
 
 
 def backend_of(config: RunConfig) -> str:
-    """Return the backend that moves what a training passes on."""
+    """Return the backend that moves activations and gradients."""
     if config.executor.backend != "auto":
         return config.executor.backend
     return "nccl" if config.training.device == "cuda" else "gloo"
@@ -25,10 +25,10 @@ def require_gpus(config: RunConfig, processes: int) -> None:
 
     Args:
         config: The configuration.
-        processes: Stages that run on this machine.
+        processes: Number of stages that run on this machine.
 
     Raises:
-        InputError: It has.
+        InputError: There are too few.
     """
     if config.training.device != "cuda":
         return
@@ -39,13 +39,13 @@ def require_gpus(config: RunConfig, processes: int) -> None:
     if there < needed:
         raise InputError(
             f"executor.backend 'nccl' needs a GPU for each stage, but here are {processes} stages and {there} "
-            f"GPU{'' if there == 1 else 's'}. Set executor.stages to {there} or fewer; or executor.backend=gloo, by "
+            f"GPU{'' if there == 1 else 's'}. Set executor.stages to {there} or fewer; or executor.backend=gloo, with "
             "which stages may share a GPU; or executor.transport=in-process, which trains all stages on one."
         )
 
 
 def check_stage_processes(config: RunConfig) -> None:
-    """Refuse what this machine or other processes cannot do.
+    """Refuse a training that this machine or other processes cannot run.
 
     Raises:
         InputError: A plug-in is defined in an interactive session or was registered in this process only; torch
@@ -74,12 +74,12 @@ def _check_backend(config: RunConfig) -> None:
             "executor.backend 'nccl' moves tensors between GPUs, but training.device is 'cpu'. Set "
             "executor.backend=gloo, or training.device=cuda."
         )
-    # On other machines each process looks for itself before it trains.
+    # On other machines each process checks this itself before it trains.
     require_gpus(config, int(os.environ["LOCAL_WORLD_SIZE"]) if torchrun_processes() else stages)
 
 
 def check_retrain_processes(config: RunConfig) -> None:
-    """Refuse a data-parallel retraining that this machine or other processes cannot do.
+    """Refuse a data-parallel retraining that this machine or other processes cannot run.
 
     Raises:
         InputError: Torch lacks the backend, there are too few GPUs, or a plug-in is known to this process only.
@@ -102,7 +102,7 @@ def check_retrain_processes(config: RunConfig) -> None:
 def retrain_backend(config: RunConfig) -> str:
     """Return the backend that sums gradients.
 
-    The order of sums may depend on it, so nothing under ``executor`` decides.
+    The order of sums may depend on the backend, so no setting under ``executor`` decides about it.
     """
     return "nccl" if config.training.device == "cuda" else "gloo"
 
@@ -112,11 +112,11 @@ def require_importable(config: RunConfig, reason: str, remedy: str) -> None:
 
     Args:
         config: A resolved configuration.
-        reason: What starts the processes.
-        remedy: What else to do than to name a class by its file.
+        reason: The setting that starts processes, for the message.
+        remedy: Another solution than to refer to the class by its file, for the message.
 
     Raises:
-        InputError: One is defined in an interactive session, or was registered in this process only.
+        InputError: A plug-in is defined in an interactive session, or was registered in this process only.
     """
     conditions = [parse_condition(text).metric for text in config.search.constraints]
     measures = [

@@ -1,4 +1,4 @@
-"""One stage in a process of its own: what it is told, how it joins the others, and what it hands back."""
+"""The process of one stage: its task, how it joins the other processes, and its result."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from naspipe.supernet.determinism import deterministic
 from naspipe.training.components import build_components
 from naspipe.training.context import RunContext
 from naspipe.training.distributed.agreement import compare_processes, describe_process, require_token, telling_faults
-from naspipe.training.distributed.channels import connect_stages
 from naspipe.training.distributed.launcher import LOST, end_with, find_store
 from naspipe.training.distributed.leftovers import working_in
 from naspipe.training.distributed.requirements import backend_of, require_gpus
-from naspipe.training.distributed.transport import Distributed
+from naspipe.training.distributed.transport import Distributed, connect_stages
 from naspipe.training.drain_schedule import DrainSchedule
 from naspipe.training.files import TrainingFiles
 from naspipe.training.recorder import Recorder
@@ -45,23 +44,23 @@ if TYPE_CHECKING:
     from naspipe.training.tensor_spec import PayloadSpec
 
 STOP = "naspipe/stop"
-"""The key that is set in the store by a process on another machine when the training is to stop."""
+"""Key in the store; a process on another machine sets it to stop the training."""
 
 PATIENCE_SECONDS = 2.0
-"""After SIGTERM, the time that a process waits for the request to stop."""
+"""Seconds that a process waits for the request to stop after SIGTERM."""
 
 PATIENCE_LOOKS = 20
-"""Looks for it meanwhile."""
+"""Number of looks for the request in that time."""
 
 
 class StageTask(NamedTuple):
-    """What the processes of all stages are told.
+    """The task of the processes of all stages.
 
     Attributes:
         config: The run's resolved configuration, as YAML.
         costs: The costs of the blocks, as a table's JSON.
         folder: The folder of the training's files.
-        record: Record each action, and digest each layer.
+        record: Whether to record each action and digest each layer.
         token: A file that rank 0 has made, which every process must see; empty: there is none.
     """
 
@@ -78,15 +77,15 @@ class StageTask(NamedTuple):
 
 
 class OneStage(AllStages):
-    """The place of a session whose process trains one stage; its rank is the stage's number."""
+    """The place of a session in the process of one stage; its rank is the stage's number."""
 
     def __init__(self, stage: int, stages: int, store: Store) -> None:
         """Describe the process; the default process group exists when the session runs.
 
         Args:
-            stage: Its stage.
-            stages: Number of stages, and so of processes.
-            store: By which the processes find each other.
+            stage: The stage of this process.
+            stages: Number of stages, and of processes.
+            store: The store of the processes.
         """
         self.stage = stage
         self.leads = stage == 0
@@ -103,7 +102,7 @@ class OneStage(AllStages):
         return Distributed(self.stage, parts, result_spec, executor.timeout, channels, device)
 
     def find_checkpoint(self, checkpoints: CheckpointFolder) -> Checkpoint | None:
-        """Return the checkpoint that stage 0 has found to be whole."""
+        """Return the last complete checkpoint, as stage 0 has found it."""
         found = checkpoints.start() if self.leads else None
         said = [found.subnet if found is not None else None]
         distributed.broadcast_object_list(said)
@@ -112,7 +111,7 @@ class OneStage(AllStages):
         return checkpoints.open(said[0], check=False)
 
     def schedule_drains(self, context: RunContext, must_stop: Callable[[], bool]) -> DrainSchedule:
-        """Return the schedule that stage 0 decides; it also stops when another machine asks for it."""
+        """Return the schedule of drains. Stage 0 decides, and also stops if another machine asks for it."""
 
         def must_stop_here() -> bool:
             return must_stop() or self._store.check([STOP])
@@ -125,7 +124,7 @@ class OneStage(AllStages):
         distributed.barrier()
 
     def save(self, supernet: Supernet, own: range, files: TrainingFiles, is_finished: bool) -> None:
-        """Save the weights of this stage, for the process that launched the others to join."""
+        """Save the weights of this stage; ``train_in_processes`` joins those of all stages."""
         assert self.stage is not None
         weights = supernet.blocks.state_dict()
         tensors = {name: tensor for name, tensor in weights.items() if int(name.partition(".")[0]) in own}
@@ -136,8 +135,8 @@ def start_stage(task: StageTask, launcher: int) -> list[SessionResult]:
     """Train one stage; runs in a process that the elastic launcher has started.
 
     Args:
-        task: What is to be done.
-        launcher: Process id of the launcher, which this process does not outlive.
+        task: The task.
+        launcher: Process id of the launcher; this process ends when the launcher does.
 
     Returns:
         As ``train_stage``.
@@ -151,13 +150,13 @@ def start_stage(task: StageTask, launcher: int) -> list[SessionResult]:
 
 
 def heed_sigterm(stop_request: Path) -> None:
-    """After SIGTERM, continue if the training has been asked to stop, for then it ends by itself; else end the process.
+    """After SIGTERM, end this process, unless the training has been asked to stop: then it ends by itself.
 
-    A scheduler sends the signal to all processes, and the one that leads asks; a launcher sends it to the others when
-    one of them has failed.
+    A scheduler sends the signal to all processes, and the leading one asks the training to stop. A launcher sends the
+    signal to the other processes if one has failed.
 
     Args:
-        stop_request: The file that is made when the training is asked to stop.
+        stop_request: The file that exists while the training is asked to stop.
     """
 
     def look() -> None:
@@ -174,11 +173,11 @@ def train_stage(task: StageTask, store: Store) -> list[SessionResult]:
     """Train the stage whose number is this process's rank; every process of the group calls it.
 
     Args:
-        task: What is to be done, the same in all processes.
-        store: By which the processes find each other.
+        task: The task, the same in all processes.
+        store: The store of the processes.
 
     Returns:
-        What every stage hands back, in the process of stage 0; elsewhere nothing.
+        The results of all stages in the process of stage 0; elsewhere an empty list.
 
     Raises:
         TrainingError: A block failed, a message did not come, or the processes differ.
@@ -197,7 +196,7 @@ def train_stage(task: StageTask, store: Store) -> list[SessionResult]:
         warnings.catch_warnings(),
         deterministic(config.training.threads, config.training.device),
     ):
-        # Whatever is to be warned of was said before the processes were started.
+        # All warnings were shown before the processes were started.
         warnings.simplefilter("ignore", NaspipeWarning)
         with telling_faults(store, stage):
             costs = CostTable.model_validate_json(task.costs)
@@ -206,7 +205,7 @@ def train_stage(task: StageTask, store: Store) -> list[SessionResult]:
         with _missing_others(stage):
             compare_processes(store, stage, stages, facts, timeout)
             if stage == 0 and task.token:
-                # All have told that they have seen it.
+                # All processes have seen it.
                 Path(task.token).unlink(missing_ok=True)
             # Control messages go by gloo; activations and gradients have channels of their own.
             distributed.init_process_group("gloo", timeout=timeout, store=store, rank=stage, world_size=stages)

@@ -1,9 +1,8 @@
-"""Processes that torchrun has started: rank 0 leads the run, the others train their stages.
+"""Processes that torchrun has started: rank 0 leads the run, and the others train their stages.
 
 torchrun starts one command in every process, on one machine or several. The leader makes the folder, checks everything
-and later searches; what it wants trained, and when its command has ended, it puts into the store by which torchrun's
-processes find each other. The others stay until then: torchrun on a machine that has nothing left to do would leave,
-and with it may go what the others need it for.
+and later searches. Through the store of torchrun's processes it orders trainings, and tells when its command has ended.
+The others stay until then: if torchrun ended on one machine, the processes of other machines might lose the store.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from naspipe.training.distributed.stage import STOP, StageTask, train_stage
 from naspipe.training.session import SessionResult
 
 ORDERS = "naspipe/orders"
-"""The key under which the leader counts its orders; each has a key below."""
+"""Key in the store under which the leader counts its orders; each order has a key below it."""
 
 POLL_SECONDS = 0.1
-"""Between two looks for the leader's next order."""
+"""Seconds between two looks for the leader's next order."""
 
 HEAD_START_SECONDS = 2.0
-"""After the leader has failed, the others end this much later, so that torchrun names the leader as the cause."""
+"""Seconds that the others wait after the leader has failed, so that torchrun names the leader as the cause."""
 
 STOPPED = 128 + signal.SIGTERM
 """Exit code of a process that was stopped by SIGTERM."""
@@ -45,7 +44,7 @@ STOPPED = 128 + signal.SIGTERM
 
 @contextlib.contextmanager
 def leading() -> Iterator[None]:
-    """Tell the processes that follow when the command that runs meanwhile has ended, and how."""
+    """Run the leader's command in this context; the other processes are told when and how it ended."""
     end_with(os.getppid())
     store = find_store()
     code = 1
@@ -59,16 +58,16 @@ def leading() -> Iterator[None]:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise
     finally:
-        # If torchrun has been killed, there is nobody to be told.
+        # If torchrun was killed, no process is left to be told.
         with contextlib.suppress(DistError):
             _order(store, {"ended": code, "host": socket.gethostname()})
 
 
 def lead(task: StageTask) -> list[SessionResult]:
-    """Train stage 0 here and the others in the processes that follow; return what all hand back.
+    """Train stage 0 in this process and the other stages in the others; return the results of all.
 
     Raises:
-        TrainingError: This stage failed, another one did and is missed, or the processes differ.
+        TrainingError: This or another stage failed, or the processes differ.
     """
     store = find_store()
     with token_in(Path(task.folder)) as token:
@@ -77,14 +76,14 @@ def lead(task: StageTask) -> list[SessionResult]:
 
 
 def follow() -> None:
-    """Train this process's stage whenever the leader says so, until the leader's command has ended.
+    """Train this process's stage whenever the leader orders it, until the leader's command has ended.
 
     Raises:
-        TrainingError: This stage failed, another one did and is missed, or the leader is missed.
+        TrainingError: This or another stage failed, or the leader was lost.
         LeaderFailedError: The leader's command failed.
         SystemExit: SIGTERM came, and the training was stopped.
     """
-    # From now on: torchrun may be killed while this process still waits.
+    # torchrun may be killed while this process waits.
     end_with(os.getppid())
     store = find_store()
     stopping = threading.Event()
@@ -95,7 +94,7 @@ def follow() -> None:
             if stopping.is_set():
                 raise SystemExit(STOPPED) from None
             raise TrainingError(
-                f"the process of rank 0 must end before the others, but rank {os.environ['RANK']} on "
+                f"the process of rank 0 must live until its command has ended, but rank {os.environ['RANK']} on "
                 f"{socket.gethostname()} has lost it: it, its torchrun, or its machine was ended. {error}"
             ) from None
         if "ended" in order:
@@ -106,10 +105,10 @@ def follow() -> None:
 
 
 class LeaderFailedError(TrainingError):
-    """The process of rank 0 failed; this one ends with its code."""
+    """The process of rank 0 failed; this process ends with its exit code."""
 
     def __init__(self, code: int, host: str) -> None:
-        super().__init__(f"the process of rank 0, on {host}, ended with code {code}; it says why.")
+        super().__init__(f"the process of rank 0, on {host}, ended with code {code}; its output says why.")
         self.exit_code = code
 
 
@@ -122,7 +121,7 @@ def _end_as(code: int, host: str) -> None:
 
 
 def _order(store: Store, order: dict[str, Any]) -> int:
-    """Give an order to all; returns its number."""
+    """Give an order to all processes; returns its number."""
     number: int = store.add(ORDERS, 1)
     store.set(f"{ORDERS}/{number}", json.dumps(order))
     return number
@@ -130,7 +129,7 @@ def _order(store: Store, order: dict[str, Any]) -> int:
 
 def _wait_for_order(store: Store, number: int) -> dict[str, Any]:
     key = f"{ORDERS}/{number}"
-    # A wait of the store's would not hear an interrupt, and print a warning whenever it ends in vain.
+    # store.wait() ignores interrupts, and prints a warning whenever its time is up.
     while not store.check([key]):
         time.sleep(POLL_SECONDS)
     order: dict[str, Any] = json.loads(store.get(key))
@@ -138,20 +137,20 @@ def _wait_for_order(store: Store, number: int) -> dict[str, Any]:
 
 
 def _training(store: Store, number: int) -> Store:
-    """Return the part of the store that belongs to the training of an order."""
+    """Return the keys of the store that belong to the training of an order."""
     return PrefixStore(f"naspipe/training/{number}", store)
 
 
 @contextlib.contextmanager
 def _asking_on_sigterm(number: int, stopping: threading.Event) -> Iterator[None]:
-    """Ask the leader to stop the training when SIGTERM comes meanwhile, and go on until it does.
+    """In this context, SIGTERM makes this process ask the leader to stop the training, and continue until it does.
 
-    A scheduler sends the signal to all machines, but not at one moment. torchrun also sends it when another process has
-    failed: then this one will miss that, or torchrun kills it in the end.
+    A scheduler sends the signal to all machines, but not at the same moment. torchrun also sends it if another process
+    has failed. Then this process fails as well, or torchrun kills it in the end.
     """
 
     def ask() -> None:
-        # A connection of its own: the other may be waiting for something.
+        # A connection of its own, since the other one may be waiting.
         with contextlib.suppress(DistError):
             _training(find_store(), number).set(STOP, "")
 

@@ -1,4 +1,9 @@
-"""The transport between processes: results are sent and received by torch.distributed."""
+"""The transport between processes: results are sent and received by torch.distributed.
+
+A channel connects two neighbouring stages in one direction. Within a channel, both sides post sends and receives in the
+plan's order, because NCCL runs the operations of one connection in order, whatever their tags. Separate channels ensure
+that a receive that was posted ahead does not delay the other direction, or another neighbour.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +21,19 @@ from torch.utils import _pytree as pytree  # flattens any nest; torch offers no 
 from naspipe.errors import TrainingError
 from naspipe.pipeline.action import Kind, PlannedAction
 from naspipe.pipeline.parts import PipelineParts
-from naspipe.training.distributed.channels import Channels, message_device
 from naspipe.training.distributed.launcher import LOST
 from naspipe.training.tensor_spec import PayloadSpec, TensorSpec, message_bytes, pack, unpack
 from naspipe.training.transport import Gradients, InProcess, Unit
 
+Channels = dict[tuple[int, int], distributed.ProcessGroup]
+"""For every pair (source stage, target stage) of neighbours the process group of their messages."""
+
 MAX_SENDS = 16
-"""Sends that may be unfinished before the oldest is waited for."""
+"""Number of unfinished sends above which the oldest is waited for."""
 
 
 class _Expected(NamedTuple):
-    """A message that is on its way here."""
+    """A message that this process will receive."""
 
     buffer: Tensor
     work: Any
@@ -37,7 +44,7 @@ class _Expected(NamedTuple):
 
 
 class Distributed:
-    """Sends results to other processes by torch.distributed, one process a stage.
+    """Sends results to other processes by torch.distributed; each process has one stage.
 
     All processes walk one plan. Each pair of neighbours has a channel for each direction; within it, messages are
     sent and received in the order of their numbers, which are their tags. Receives are posted when their action is
@@ -54,19 +61,19 @@ class Distributed:
         channels: Channels,
         device: str,
     ) -> None:
-        """Use the connections that there are.
+        """Use channels that are connected.
 
         Args:
             stage: The stage of this process; also its rank.
             parts: The parts of the whole pipeline.
-            result_spec: Returns the spec of the payload that an action's result is.
+            result_spec: Returns the payload spec of an action's result.
             timeout: Seconds after which a wait fails.
-            channels: The connections to its neighbours.
-            device: Where what is received is needed.
+            channels: The channels of this process.
+            device: Device of received tensors.
         """
         self._channels = channels
         backend = distributed.get_backend(next(iter(channels.values()))) if channels else "gloo"
-        self._message_device = message_device(backend)
+        self._message_device = _message_device(backend)
         self._device = device
         self._stage = stage
         self._parts = parts
@@ -78,7 +85,7 @@ class Distributed:
         self._sent: deque[tuple[Any, Tensor, str]] = deque()
 
     def announce(self, planned: PlannedAction, stamp: bytes) -> None:
-        """Post the receive of a message that will come here."""
+        """Post the receive of the message that an action will send to this process, if it will send one."""
         target = self._parts.target(planned.action)
         if planned.message is not None and planned.action.stage == self._stage:
             self._stamps[planned.message] = stamp
@@ -95,7 +102,7 @@ class Distributed:
         self._expected[unit] = _Expected(buffer, work, action.stage, str(action), spec, stamp)
 
     def send(self, planned: PlannedAction, unit: Unit, result: Any) -> None:
-        """Pass a result on, to another process if its part is there."""
+        """Send a result, to another process if the target part is there."""
         if planned.message is None:
             self._local.send(planned, unit, result)
             return
@@ -118,7 +125,7 @@ class Distributed:
         """Wait for a result.
 
         Raises:
-            TrainingError: It did not come in time.
+            TrainingError: It did not arrive in time, or the sender follows another plan.
         """
         expected = self._expected.pop(unit, None)
         if expected is None:
@@ -164,26 +171,55 @@ class Distributed:
             if time.monotonic() - begin >= seconds:
                 waited = f"stage {self._stage} waited {seconds:g} s for {what}"
             else:
-                waited = f"stage {self._stage} waited for {what}, of which the process {LOST}"
+                waited = f"stage {self._stage} waited for {what}, whose process {LOST}"
             raise TrainingError(f"{waited}: {error}") from error
 
     @contextlib.contextmanager
     def _losing(self, what: str, other: int) -> Iterator[None]:
-        """Say of which stage the process has been lost."""
+        """Name the stage whose process has been lost."""
         try:
             yield
         except RuntimeError as error:
             raise TrainingError(
-                f"stage {self._stage} cannot go on {what}: the process of stage {other} {LOST}: {error}"
+                f"stage {self._stage} failed {what}: the process of stage {other} {LOST}: {error}"
             ) from error
 
 
 def _tensor_specs(kind: Kind, spec: PayloadSpec) -> list[TensorSpec]:
-    """Return the tensors of a message: of an activation all, of gradients those that can have one."""
+    """Return the tensor specs of a message: all of an activation, or those of gradients."""
     if kind is Kind.FORWARD:
         return spec.tensors
-    # One slot for every leaf of the payload, as gradients are listed; None takes no bytes.
+    # Gradients have one slot for every leaf of the payload; a leaf without a gradient takes no bytes.
     return [
         slot if isinstance(slot, TensorSpec) and slot.requires_grad else TensorSpec(torch.uint8, (0,), False)
         for slot in spec.slots
     ]
+
+
+def connect_stages(backend: str, stages: int, timeout: float) -> Channels:
+    """Connect all neighbouring stages; every process of the default group calls it.
+
+    Args:
+        backend: ``gloo`` or ``nccl``.
+        stages: Pipeline stages; a stage's number is its rank.
+        timeout: Seconds after which a wait fails.
+    """
+    pairs = [pair for left in range(stages - 1) for pair in ((left, left + 1), (left + 1, left))]
+    channels: Channels = {}
+    for pair in pairs:
+        group = distributed.new_group(list(pair), timeout=timedelta(seconds=timeout), backend=backend)
+        if distributed.get_rank() in pair:
+            channels[pair] = group
+    # NCCL connects two processes by their first message, for which both must be ready; here all are, in one order.
+    greeting = torch.zeros(1, dtype=torch.uint8, device=_message_device(backend))
+    for (source, target), group in channels.items():
+        if distributed.get_rank() == source:
+            distributed.send(greeting, dst=target, group=group)
+        else:
+            distributed.recv(greeting, src=source, group=group)
+    return channels
+
+
+def _message_device(backend: str) -> str:
+    """Return the device of a backend's messages: gloo uses the CPU, whatever device trains."""
+    return "cuda" if backend == "nccl" else "cpu"
