@@ -1,4 +1,4 @@
-"""A search space, a task and a strategy of one's own: naspipe run examples/custom.yaml."""
+"""Your own search space, task and strategy: naspipe run examples/custom.yaml."""
 
 import random
 
@@ -13,7 +13,7 @@ class WineSpace(SearchSpace):
     """A chain of fully connected layers, each with a choice of its width and activation.
 
     Args:
-        depth: Layers to choose.
+        depth: Number of layers.
     """
 
     def __init__(self, depth: int = 3):
@@ -40,7 +40,7 @@ class Wine(ClassificationTask):
 
 
 class HillClimbing(Strategy):
-    """Change one decision of the best architecture so far."""
+    """Changes one decision of the best architecture so far."""
 
     def start(self, space, directions, seed):
         self.space, self.sign = space, 1 if directions[0] == "maximize" else -1

@@ -1,4 +1,4 @@
-"""A model space of NNI's for small grey images; `naspipe run examples/nni.yaml` searches it."""
+"""A model space of NNI for small grey images; `naspipe run examples/nni.yaml` searches it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Residual(nn.Module):
 
 
 class SmallSpace(ModelSpace):
-    """Residual steps, each with a choice among four operations; two to five of them."""
+    """Two to five residual steps, each with a choice among four operations."""
 
     def __init__(self, width: int = 16, classes: int = 10, stride: int = 1):
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,15 +11,45 @@ from typing import Any
 
 import pytest
 import torch
+from forked import call_in_fork, fork_server, use_forks
 from torch import nn
 
 from naspipe import ChoiceBlock, ClassificationTask, Decision, SearchSpace, Splits, split_tensors
 from naspipe.cli import app as cli
+from naspipe.testing import Subject, elsewhere
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[None]:
+    """A process that has imported torch and forks for whoever needs another process; see forked.py."""
+    with fork_server():
+        yield
+
+
+@pytest.fixture
+def forked_processes(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the processes of workers, stages and the conformance kit be forks, where it matters not how they start."""
+    use_forks(monkeypatch.setattr)
+    ask_by(monkeypatch, lambda request: json.loads(call_in_fork(_answer_as_text, request)))
+
+
+def _answer_as_text(request: dict[str, Any]) -> str:
+    return json.dumps(elsewhere._answer(request))
+
+
+def ask_by(monkeypatch: pytest.MonkeyPatch, answer: Callable[[dict[str, Any]], Any]) -> None:
+    """Let a function answer the questions that the conformance kit asks another process."""
+
+    def ask(question: Callable[[Subject], Any], subject: Subject) -> Any:
+        return answer({"question": f"{question.__module__}:{question.__qualname__}", "subject": subject.to_json()})
+
+    for module in ("space_runs", "samplers", "strategies", "executors", "tasks"):
+        monkeypatch.setattr(f"naspipe.testing.{module}.ask_elsewhere", ask)
 
 
 Command = Callable[..., tuple[int, str, str]]

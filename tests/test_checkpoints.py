@@ -1,4 +1,4 @@
-"""Checkpoints: a training that is cut anywhere and goes on in any layout ends with the same bits."""
+"""Checkpoints: a training that is interrupted anywhere and resumed in any layout ends with the same bits."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_samplers_that_remember_go_on_where_they_were(tmp_path: Path, sampler: d
     assert rest == records[21:]
 
 
-def test_bulks_are_cut_between_each_other_only(tmp_path: Path) -> None:
+def test_checkpoints_drain_only_between_bulks(tmp_path: Path) -> None:
     def bulky(checkpoint: dict[str, Any]) -> RunConfig:
         return configured({"name": "gpipe", "stages": 2, "options": {"bulk": 4}, "checkpoint": checkpoint}, delay=None)
 

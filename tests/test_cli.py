@@ -92,7 +92,7 @@ def test_bad_input_ends_with_2_and_creates_nothing(command: Command, config: Pat
         (("plugins", "evolutoin"), "Did you mean 'evolution'?"),
         (("plugins", f"{config}.py:X"), "there is no"),
         (("plugins", "mine.py"), "named by file and class, as in mine.py:Class"),
-        (("plugins", "conftest:TINY"), "is no plug-in"),
+        (("plugins", "conftest:TINY"), "is not a plug-in"),
         (("run", config, "--frobnicate"), "No such option"),
     ):
         code, _, errors = command(*arguments)
@@ -157,7 +157,7 @@ def test_an_interrupt_says_how_to_go_on(
     target = {
         "train": "naspipe.training.trainer.SupernetTrainer.run",
         "search": "naspipe.runs.search_phase.run_search",
-        "retrain": "naspipe.runs.retrain_phase.retrain",
+        "retrain": "naspipe.runs.retrain_rows.retrain",
     }[phase]
     monkeypatch.setattr(target, interrupt)
     out = tmp_path / "my out"
@@ -170,9 +170,9 @@ def test_a_used_up_space_is_said_in_the_summary(command: Command, config: Path, 
     overrides = ("--set", "space.blocks=1", "--set", "search.strategy={name: random}")
     code, text, _ = command("run", config, "--out", tmp_path / "out", *overrides)
     assert code == 0
-    assert "Search ended early the space is used up: all of its 4 architectures" in text
+    assert "Search ended early the space is exhausted: all of its 4 architectures" in text
     report = (tmp_path / "out" / "report.html").read_text()
-    assert "The search ended early: the space is used up" in report
+    assert "The search ended early: the space is exhausted" in report
 
 
 def test_a_run_whose_reader_has_gone_goes_on(config: Path, tmp_path: Path) -> None:

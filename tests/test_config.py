@@ -108,7 +108,7 @@ search:
         ("search.objectives=[acuracy]", r"no objective 'acuracy'. Did you mean 'accuracy'?"),
         ("search.objectives=[loss, loss]", "objectives must differ"),
         ("search.objectives=[]", "at least 1 item"),
-        ("sampler={name: spaced, distance: 3}", "at most the options of a decision less two, but is 3"),
+        ("sampler={name: spaced, distance: 3}", "at most the number of a decision's options less two, but is 3"),
         ("sampler={name: spaced}", "sampler.distance: must be given, but is missing"),
         ("sampler={name: spaced, distance: 1.5}", "sampler.distance: must be a valid integer"),
         ("executor.options.x=1", "executor.options.x: unknown key"),

@@ -7,7 +7,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import broken_plugins as broken
 import hashed_plugins as hashed
 import pytest
 import yaml
-from conftest import TINY, Command, TinySpace, TinyTask
+from conftest import TINY, Command, TinySpace, TinyTask, ask_by
 from test_image_tasks import arrays, write_idx, write_images
 
 import naspipe
@@ -96,9 +95,6 @@ TASKS = {
 }
 IMAGES = Subject(Noise, {"shape": [1, 8, 8]})
 
-ALIKE = ("vit", "transformer_lm", "synthetic", "language_model", "translation", "image_folder", "fashion_mnist")
-"""Those so much like another one that they need no process of their own."""
-
 ONE_OBJECTIVE = {("strategy", "regularized_evolution"), ("strategy", "local_search")}
 
 
@@ -109,10 +105,9 @@ def test_every_built_in_plugin_is_checked_here() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), BUILT_IN, ids=lambda word: word)
-def test_what_is_built_in_conforms(kind: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if name in ALIKE:
-        monkeypatch.setattr("naspipe.testing.space_runs.ask_elsewhere", here)
-        monkeypatch.setattr("naspipe.testing.tasks.ask_elsewhere", here)
+def test_what_is_built_in_conforms(
+    kind: str, name: str, forked_processes: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("NASPIPE_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     if kind == "task":
@@ -123,7 +118,7 @@ def test_what_is_built_in_conforms(kind: str, name: str, monkeypatch: pytest.Mon
     if (kind, name) in ONE_OBJECTIVE:
         assert others.pop("two_objectives_can_be_searched").startswith("start refuses 2 objectives, on Plain: ")
     if name == "latency":
-        assert others.pop("it_is_a_function_of_the_candidate") == "it depends on the clock, as it says"
+        assert others.pop("it_is_a_function_of_the_candidate") == "the measure is timed, so it depends on the clock"
     if name == "language_model":
         assert "has many equal samples" in others.pop("splits_share_no_samples")
     assert others == {}
@@ -141,16 +136,10 @@ def write_data(folder: Path) -> None:
     (folder / "other.txt").write_text("\n".join(line[::-1] for line in lines) + "\n")
 
 
-def here(question: Callable[[Subject], Any], subject: Subject) -> Any:
-    """Answer in this process; only some tests need another one."""
-    name = f"{question.__module__}:{question.__qualname__}"
-    return json.loads(json.dumps(_answer({"question": name, "subject": subject.to_json()})))
-
-
 @pytest.fixture
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("space_runs", "samplers", "strategies", "executors", "tasks"):
-        monkeypatch.setattr(f"naspipe.testing.{module}.ask_elsewhere", here)
+    """Answer in this process; only some tests need another one."""
+    ask_by(monkeypatch, lambda request: json.loads(json.dumps(_answer(request))))
 
 
 class TestSpace(SearchSpaceCases):
@@ -186,7 +175,7 @@ class TestTask(TaskCases):
 FAULTS: list[tuple[type, str, str]] = [
     (broken.Whimsical, "random_architectures_are_valid", "used the global generator of random"),
     (broken.NoJson, "json_goes_both_ways", "is no text of this space"),
-    (broken.Taciturn, "texts_go_both_ways", "format must tell architectures apart, but gives"),
+    (broken.Taciturn, "texts_go_both_ways", "format must distinguish architectures, but gives"),
     (broken.Unreadable, "texts_go_both_ways", "parse must read what format returns, '"),
     (broken.Dangling, "drawings_name_their_nodes", "joins ['nowhere']"),
     (broken.Misfit, "a_batch_passes_forward_and_backward", "the space must fit the task Noise"),
@@ -203,8 +192,8 @@ FAULTS: list[tuple[type, str, str]] = [
     (broken.Hoarding, "an_extracted_subnet_is_the_supernets_path", "must have the parameters of the layers"),
     (broken.Renormalised, "a_fresh_subnet_has_the_same_form", "'3.running_mean' is (6,) in the new one"),
     (broken.Unseeded, "building_again_gives_the_same", "used the global generator of random"),
-    (broken.Smuggling, "boundaries_change_nothing", "cut into its blocks, failed"),
-    (broken.Formless, "architectures_of_a_variant_have_one_form", "variant() must return all that the form depends on"),
+    (broken.Smuggling, "boundaries_change_nothing", "with boundaries between its blocks, failed"),
+    (broken.Formless, "architectures_of_a_variant_have_one_form", "variant() must return all that the spec depends on"),
     (broken.Looking, "the_meta_device_knows_every_form", "blocks must run on the meta device"),
     (broken.Aliased, "pipelines_give_the_bits_of_one_stage", "got a gradient from a subnet that does not name it"),
     (broken.Careless, "draws_are_architectures_of_the_space", "on Ruled, draw("),
@@ -290,7 +279,9 @@ def test_a_class_that_no_process_can_find_is_named() -> None:
     class Local(broken.SoundSampler):
         pass
 
-    assert "Local is no class at the top of a file. Put it there." in failures(Local)["another_process_draws_the_same"]
+    assert (
+        "Local is not a class at the top of a file. Put it there." in failures(Local)["another_process_draws_the_same"]
+    )
 
 
 def test_a_failing_test_says_the_reason_and_a_case_without_its_fixture_says_so() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import sklearn.datasets
 from torch import nn
 
 import naspipe
 from naspipe import registry
 from naspipe.cli.app import app
+from naspipe.config.schema import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,8 +27,34 @@ def blocks(language: str) -> list[tuple[str, str]]:
     return found
 
 
+FEW = 300
+"""Samples of the digits that the documents' code trains with here, of 1,797."""
+
+SHORT = [
+    "training.subnets=10", "training.schedule.warmup=0", "search.strategy={name: random}", "search.budget.trials=2",
+    "executor.transport=in-process",
+]  # fmt: skip
+"""What is said anew of the configurations that it loads."""
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the documents' code run as it stands, but on few samples and with short configurations."""
+    data, load = sklearn.datasets.load_digits(), naspipe.load_config
+    for name in ("data", "images", "target"):
+        data[name] = data[name][:FEW]
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda *arguments, **more: data)
+
+    def load_short(path: str, overrides: Sequence[str]) -> RunConfig:
+        return load(path, [*overrides, *SHORT, *(["space.channels=2"] if path == "examples/digits.yaml" else [])])
+
+    monkeypatch.setattr(naspipe, "load_config", load_short)
+
+
 @pytest.mark.parametrize("code", [pytest.param(text, id=name) for name, text in blocks("python")])
-def test_python_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_examples_run(
+    code: str, tmp_path: Path, short: None, forked_processes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     for kind in registry.REGISTRIES:

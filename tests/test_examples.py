@@ -31,7 +31,9 @@ def test_every_example_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
-def test_an_example_runs_from_end_to_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_runs_from_end_to_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_processes: None
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASPIPE_CACHE", str(tmp_path))
     lines = [line for topic in pydoc_data.topics.topics.values() for line in topic.splitlines() if len(line) > 40][:500]

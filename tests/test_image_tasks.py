@@ -125,7 +125,7 @@ def test_one_missing_file_is_named(idx: Path) -> None:
 def test_other_data_than_fashion_mnist_is_refused_by_its_checksum(idx: Path) -> None:
     content = gzip.decompress((idx / "train-images-idx3-ubyte.gz").read_bytes())
     message = (
-        f"train-images-idx3-ubyte.gz must have the content with SHA-256 {FILES['train-images-idx3-ubyte']}, but has "
+        f"train-images-idx3-ubyte.gz must have the SHA-256 {FILES['train-images-idx3-ubyte']}, unpacked, but has "
         f"{hashlib.sha256(content).hexdigest()} .31,376 bytes.*task.verify=false"
     )
     with pytest.raises(TaskError, match=message):
@@ -145,8 +145,8 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "no gzip": (lambda data: b"hello", "cannot be read: Not a gzipped file .*It is damaged"),
     "a bit turned, gzipped": (lambda data: data[:900] + bytes([data[900] ^ 1]) + data[901:], "cannot be read: "),
     "cut off": (lambda data: gzip.compress(gzip.decompress(data)[:-1]),
-                "must hold 40 x 28 x 28 = 31,360 bytes after its header, but holds 31,359. It is cut off"),
-    "too long": (lambda data: gzip.compress(gzip.decompress(data) + b"1"), ".* but holds 31,361"),
+                "must have 40 x 28 x 28 = 31,360 bytes after its header, but has 31,359. It is incomplete"),
+    "too long": (lambda data: gzip.compress(gzip.decompress(data) + b"1"), ".* but has 31,361"),
     "of another type": (lambda data: gzip.compress(b"\0\0\x0d" + gzip.decompress(data)[3:]),
                         ".* with 3 dimensions, so start with 00 00 08 03, but .* starts with 00 00 0d 03"),
     "empty": (lambda data: gzip.compress(b""), ".* it has 0 bytes and starts with nothing"),
@@ -330,7 +330,7 @@ def test_a_test_folder_is_the_test_set_whole(pictures: Path, tmp_path: Path) -> 
 
 
 def test_image_folder_refuses_what_does_not_fit(pictures: Path, tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="both test_folder = 'x' and test = 0.2 were given. Leave one out"):
+    with pytest.raises(TaskError, match="both test_folder = 'x' and test = 0.2 were given. Remove one"):
         ImageFolder(str(pictures), test_folder="x", test=0.2)
     with pytest.raises(TaskError, match=r"mean must have one number for each of the 3 channels.* but is \[0.1, 0.2\]"):
         ImageFolder(str(pictures), mean=[0.1, 0.2])
@@ -338,7 +338,7 @@ def test_image_folder_refuses_what_does_not_fit(pictures: Path, tmp_path: Path) 
         ImageFolder(str(pictures), std=[0.0])
     with pytest.raises(TaskError, match="nowhere must be a folder with one folder of image files for each class"):
         ImageFolder(str(tmp_path / "nowhere")).load(0)
-    with pytest.raises(TaskError, match="and two classes at least, but has nothing"):
+    with pytest.raises(TaskError, match="and at least two classes, but has nothing"):
         ImageFolder(str(pictures / "cat")).load(0)
     tests = write_images(tmp_path / "tests", {"bird": 2, "dog": 3})
     with pytest.raises(TaskError, match=f"same classes, but {pictures} has bird, cat and {tests} has bird, dog"):
@@ -353,7 +353,7 @@ def test_a_damaged_image_is_named(pictures: Path) -> None:
     whole = path.read_bytes()
     for content in (whole[:200], b"", b"not an image"):
         path.write_bytes(content)
-        with pytest.raises(TaskError, match=f"{path} cannot be read as an image: .*Replace it, or take it out"):
+        with pytest.raises(TaskError, match=f"{path} cannot be read as an image: .*Replace it, or remove it"):
             ImageFolder(str(pictures)).load(0)
     Image.fromarray(np.zeros((4, 4), dtype=np.uint16)).save(path)
     with pytest.raises(TaskError, match=f"{path} .*more than 8 bits a channel"):
@@ -404,7 +404,7 @@ def test_a_damaged_cache_is_made_anew_with_a_warning(pictures: Path, damage: Any
     (path,) = (pictures.parent / "cache").iterdir()
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    with pytest.warns(NaspipeWarning, match=f"{path} is damaged .*, and is made anew from the image files"):
+    with pytest.warns(NaspipeWarning, match=f"{path} is damaged .*. It is made again from the image files"):
         assert torch.equal(cached(pictures), fresh)
     assert path.read_bytes() == whole
 
@@ -444,7 +444,7 @@ print(digest_tensors({"x": train.batch(range(len(train)), 2**62).inputs}))
 
 def test_a_cache_that_cannot_be_written_is_an_error_that_names_it(pictures: Path) -> None:
     (pictures.parent / "cache").write_text("a file")
-    with pytest.raises(TaskError, match=r"cache.* cannot be written: .* Or leave task.cache out"):
+    with pytest.raises(TaskError, match=r"cache.* cannot be written: .* Or do without task.cache"):
         cached(pictures)
 
 

@@ -41,7 +41,7 @@ def test_untied_cells_have_a_text_each() -> None:
         (TEXT[:-3], "a cell must read like"),
         (TEXT.replace("skip_connect~2", "skip_connect~1"), "a cell must read like"),
         (TEXT.replace("skip_connect~2", "skip~2"), "'edge23' has no option 'skip'"),
-        (f"{TEXT} / {TEXT}", "has 1 cells to choose, but the text has 2"),
+        (f"{TEXT} / {TEXT}", "must have 1 cells, but has 2"),
         ("nothing", "must be JSON"),
     ],
 )

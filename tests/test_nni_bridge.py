@@ -156,7 +156,7 @@ def test_a_sample_that_nni_drew_is_an_architecture() -> None:
     ("sample", "message"),
     [
         ({"one": [0], "two": [0, 1], "end": "conv5"}, "'end' has no option 'conv5'"),
-        ({"one": [0], "two": [0, 1], "endings": "conv1"}, "must have its labels, but has endings"),
+        ({"one": [0], "two": [0, 1], "endings": "conv1"}, "must have only its labels, but has endings"),
         ({"one": [0], "two": [0, 1]}, "must make decision 'end'"),
         ({"one": [0], "two": [0, 9], "end": "conv1"}, "'two' has no option"),
     ],
@@ -251,7 +251,7 @@ def test_a_module_that_depends_on_the_mode_still_does() -> None:
 
 
 def test_a_model_that_cannot_be_traced_is_one_block_with_a_warning() -> None:
-    with pytest.warns(NaspipeWarning, match="Branching is one block, and so cannot be pipelined"):
+    with pytest.warns(NaspipeWarning, match="Branching is one block, so it cannot be pipelined"):
         space = NNISpace("nni_models:Branching")
     assert len(Supernet(space, 0)) == 1
 
@@ -278,12 +278,12 @@ def test_a_constraint_is_a_validity_rule() -> None:
     ("model", "arguments", "error", "message"),
     [
         ("nni_models:Ranges", {}, SpaceError, "'rate' must be a choice among listed values"),
-        ("nni_models:Dangling", {}, SpaceError, "but Dangling makes loose itself"),
+        ("nni_models:Dangling", {}, SpaceError, "but Dangling has loose itself"),
         ("nni_models:TwoInputs", {}, SpaceError, r"must take one value, the batch's input, but takes \['x', 'y'\]"),
         ("nni_models:NoModel", {}, PluginError, "must be a subclass of NNI's ModelSpace"),
         ("nni_models:Chian", {}, PluginError, "nni_models has no 'Chian'. Did you mean 'Chain'"),
         ("no_such_module:Chain", {}, PluginError, "failed to import: .*No module named 'no_such_module'"),
-        ("nni.nas.hub.pytorch:NasBench101", {}, SpaceError, "every decision of NasBench101 must be made by"),
+        ("nni.nas.hub.pytorch:NasBench101", {}, SpaceError, "every decision of NasBench101 must belong to"),
         ("nni.nas.hub.pytorch:DARTS", {"num_cells": [3, 4], "width": 4}, SpaceError, "Give it a fixed depth"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from conftest import TINY, Command, TinySpace, TinyTask
-from test_pipeline_processes import HERE, children, digests, settings
+from test_pipeline_processes import children, digests, settings
 from torch import Tensor, nn
 
 from naspipe import Architecture, Batch, Block, ChoiceBlock, Dataset, Splits, Supernet
@@ -26,9 +26,8 @@ from naspipe.verification.equality import train_once
 
 
 @pytest.fixture(autouse=True)
-def paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the stages' processes import the tests."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+def paths(forked_processes: None) -> None:
+    """Let the stages' processes be forks; test_pipeline_processes.py starts new ones."""
 
 
 def in_stage() -> bool:

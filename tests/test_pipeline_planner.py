@@ -105,26 +105,26 @@ def test_a_drain_rule_drains_the_pipeline_and_what_follows_can_be_planned_alone(
     bulk = 3 if name == "gpipe bulk 3" else 1
     if name == "pipedream":
         return  # Its pattern has no place to drain.
-    cuts = sorted(place * bulk for place in places if place * bulk < scenario.count)
-    plan = scenario.plan(executor, layout, name, drained_at(cuts))
+    drained = sorted(place * bulk for place in places if place * bulk < scenario.count)
+    plan = scenario.plan(executor, layout, name, drained_at(drained))
     assert find_violations(plan) == []
-    for cut in cuts:
-        ended = max(planned.end for planned in plan.in_time() if planned.action.subnet < cut)
-        assert all(planned.start >= ended for planned in plan.in_time() if planned.action.subnet >= cut)
-    if cuts:
-        last = cuts[-1]
+    for first in drained:
+        ended = max(planned.end for planned in plan.in_time() if planned.action.subnet < first)
+        assert all(planned.start >= ended for planned in plan.in_time() if planned.action.subnet >= first)
+    if drained:
+        last = drained[-1]
         rest = list(scenario.planner(executor, layout, first=last).run())
-        whole = list(scenario.planner(executor, layout, drains=drained_at(cuts)).run())
+        whole = list(scenario.planner(executor, layout, drains=drained_at(drained)).run())
         behind = [planned for planned in whole if planned.action.subnet >= last]
         assert [planned.action for planned in rest] == [planned.action for planned in behind]
-        assert {planned.start - first.start for planned, first in zip(behind, rest, strict=True)} == {behind[0].start}
-        stopped = scenario.planner(executor, layout, drains=drained_at(cuts[:-1], last)).run()
+        assert {planned.start - alone.start for planned, alone in zip(behind, rest, strict=True)} == {behind[0].start}
+        stopped = scenario.planner(executor, layout, drains=drained_at(drained[:-1], last)).run()
         assert list(stopped) == whole[: len(whole) - len(behind)]
 
 
-def drained_at(cuts: Sequence[int], end: int | None = None) -> DrainRule:
+def drained_at(drained: Sequence[int], end: int | None = None) -> DrainRule:
     def drains(subnet: int) -> Admission:
-        return Admission.NEVER if subnet == end else Admission.DRAINED if subnet in cuts else Admission.AT_ONCE
+        return Admission.NEVER if subnet == end else Admission.DRAINED if subnet in drained else Admission.AT_ONCE
 
     return drains
 
@@ -329,7 +329,7 @@ def test_subnets_are_pulled_only_when_the_window_admits_them() -> None:
         assert pulled <= updated + 3
 
 
-def test_planning_goes_on_at_the_same_pace_and_forgets_finished_subnets() -> None:
+def test_planning_forgets_finished_subnets() -> None:
     space = AbstractSpace(6, 3)
     shape = PipelineShape(2, 1, 5000)
     planner = Planner(CSP(), shape, space.subnets(UniformSampler, 0), lambda subnet: (0, 3, 6))

@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 from conftest import TINY
+from forked import CONTEXT, server_id, use_forks
 from torch import Tensor
 
 import naspipe
@@ -87,18 +88,25 @@ def digests(config: dict[str, Any], out: Path) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("executor", "training"),
+    ("executor", "training", "processes"),
     [
-        ({"stages": 2}, {"microbatches": 2}),
-        ({"stages": 4, "partition": [1, 1, 2, 1]}, {"delay": 3}),
-        ({"stages": 2, "segments": 2}, {"optimizer": {"name": "AdamW", "lr": 0.01}}),
-        ({"stages": 2, "recompute": True}, {"precision": "bf16"}),
+        ({"stages": 2}, {"microbatches": 2}, None),
+        ({"stages": 4, "partition": [1, 1, 2, 1]}, {"delay": 3}, "forked_processes"),
+        ({"stages": 2, "segments": 2}, {"optimizer": {"name": "AdamW", "lr": 0.01}}, "forked_processes"),
+        ({"stages": 2, "recompute": True}, {"precision": "bf16"}, "forked_processes"),
     ],
     ids=["two", "four", "segments", "bf16"],
 )
 def test_processes_give_the_bits_of_one_stage(
-    executor: dict[str, Any], training: dict[str, Any], tmp_path: Path
+    executor: dict[str, Any],
+    training: dict[str, Any],
+    processes: str | None,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if processes:
+        request.getfixturevalue(processes)
+    handlers = [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)]
     config = settings(**executor)
     config["training"] = {**TINY["training"], **training}
     one = {**config, "executor": {"name": "sequential"}}
@@ -106,6 +114,7 @@ def test_processes_give_the_bits_of_one_stage(
     assert sorted(path.name for path in (tmp_path / "many" / "train").iterdir()) == [
         "metrics.jsonl", "settings.json", "supernet.safetensors",
     ]  # fmt: skip
+    assert [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def fault(tmp_path: Path, name: str, **executor: Any) -> Run:
@@ -115,12 +124,13 @@ def fault(tmp_path: Path, name: str, **executor: Any) -> Run:
 
 
 def children() -> list[str]:
-    """Return the commands of the processes that this one has started and that still run."""
+    """Return the commands of the processes that this one has started, or had forked, and that still run."""
     found = []
+    forker = server_id()
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = status.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid() and fields[0] != "Z":
+            if int(fields[1]) in (os.getpid(), forker) and fields[0] != "Z" and status.parent.name != str(forker):
                 found.append((status.parent / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
@@ -129,19 +139,27 @@ def children() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "message", "processes"),
     [
         (
             "Faulty",
             r"(?s)stage 1 .*ended with code 1: .*action 1F\d+, subnet \d+ \(op0=.*the loss failed: RuntimeError",
+            "forked_processes",
         ),
-        ("Killed", r"stage 1 \(process id \d+\) was ended by SIGKILL"),
-        ("Exits", r"stage 1 \(process id \d+\) ended with code 7"),
+        ("Killed", r"stage 1 \(process id \d+\) was ended by SIGKILL", None),
+        ("Exits", r"stage 1 \(process id \d+\) ended with code 7", "forked_processes"),
     ],
 )
 def test_a_stage_that_fails_ends_all_with_its_message(
-    tmp_path: Path, name: str, message: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    name: str,
+    message: str,
+    processes: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if processes:
+        request.getfixturevalue(processes)
     run = fault(tmp_path, name)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -156,7 +174,7 @@ def test_a_stage_that_fails_ends_all_with_its_message(
     assert not run.folder.supernet.exists()
 
 
-def test_a_stage_that_stops_is_a_stall_that_names_what_was_waited_for(tmp_path: Path) -> None:
+def test_a_stage_that_stops_is_a_stall_that_names_what_was_waited_for(tmp_path: Path, forked_processes: None) -> None:
     run = fault(tmp_path, "Stopped", timeout=3)
     with pytest.raises(TrainingError, match=r"stage 0 waited 3 s for 1B\d+ from stage 1"):
         run.train()
@@ -242,17 +260,20 @@ def test_a_second_interrupt_ends_at_once_what_the_first_does_not(tmp_path: Path)
     wait_until_gone(tmp_path)
 
 
-@pytest.mark.timeout(600)
-def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+def train_in_forks(config: dict[str, Any], out: Path) -> None:
+    use_forks()
+    Run.create(config, out).train()
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path, forks: None) -> None:
     started = []
     for seed in (3, 4):
-        path = tmp_path / f"{seed}.yaml"
-        path.write_text(yaml.safe_dump({**settings(timeout=200), "seed": seed}))
-        command = ["from naspipe.cli.app import main; main()", "train", str(path), "--out", str(tmp_path / str(seed))]
-        started.append(subprocess.Popen([sys.executable, "-c", *command], stderr=subprocess.PIPE, text=True))
+        config = {**settings(timeout=200), "seed": seed}
+        started.append(CONTEXT.Process(target=train_in_forks, args=(config, tmp_path / str(seed))))
+        started[-1].start()
     for seed, process in zip((3, 4), started, strict=True):
-        _, errors = process.communicate(timeout=280)
-        assert process.returncode == 0, errors
+        process.join(280)
+        assert process.exitcode == 0
         one = {**settings(), "executor": {"name": "sequential"}, "seed": seed}
         run = Run.open(tmp_path / str(seed))
         assert (run.digest, run.folder.training.metrics.read_bytes()) == digests(one, tmp_path / f"one{seed}")
@@ -313,36 +334,29 @@ class Squeeze(TinySpace):
 """
 
 
-def test_dimensions_of_size_one_give_the_same_bits_over_messages(tmp_path: Path) -> None:
+def test_dimensions_of_size_one_give_the_same_bits_over_messages(tmp_path: Path, forked_processes: None) -> None:
     (tmp_path / "squeeze.py").write_text(SQUEEZE)
     config = {**settings(stages=2, partition=[2, 3]), "space": {"name": f"{tmp_path}/squeeze.py:Squeeze"}}
     one = {**config, "executor": {"name": "sequential"}}
     assert digests(config, tmp_path / "many") == digests(one, tmp_path / "one")
 
 
-HASHY = """
+PERSONAL = """
+import os
 from naspipe_strategies.uniform import UniformSampler
 
-class Hashy(UniformSampler):
+class Personal(UniformSampler):
     def draw(self, index):
-        return super().draw(index + hash("x") % 1000)
+        return super().draw(index + os.getpid())
 """
 
 
-def test_processes_that_draw_other_subnets_are_found_out(tmp_path: Path) -> None:
-    (tmp_path / "hashy.py").write_text(HASHY)
-    config = {**settings(name="one_f_one_b"), "sampler": {"name": f"{tmp_path}/hashy.py:Hashy"}}
+def test_processes_that_draw_other_subnets_are_found_out(tmp_path: Path, forked_processes: None) -> None:
+    (tmp_path / "personal.py").write_text(PERSONAL)
+    config = {**settings(name="one_f_one_b"), "sampler": {"name": f"{tmp_path}/personal.py:Personal"}}
     run = Run.create(config, tmp_path / "out")
     with pytest.raises(TrainingError, match="must plan and draw the same subnets, but differ from"):
         run.train()
-
-
-def test_handlers_of_signals_are_given_back(tmp_path: Path) -> None:
-    before = [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)]
-    config = settings()
-    config["training"] = {**TINY["training"], "subnets": 3}
-    Run.create(config, tmp_path / "out").train()
-    assert [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_more_processes_than_blocks_are_refused(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Interpreter:
         return found == expected
 
     def _runs_to_the_end(self) -> bool:
-        """Let every stage run its list in order, as long as any can go on."""
+        """Let every stage run its list in order, as long as any can continue."""
         left = [list(row) for row in self.plan.actions]
         done: set[tuple[int, Kind, int, int]] = set()
         moved = True
@@ -287,7 +287,7 @@ def test_stages_that_wait_for_each_other_are_a_deadlock() -> None:
         row.insert(0, row.pop(index))
 
     text = "\n".join(broken(change))
-    assert "deadlock: 0B0 waits for 1B0, which waits in turn: nothing can go on." in text
+    assert "deadlock: 0B0 waits for 1B0, which waits in turn: no stage can continue." in text
 
 
 def test_times_must_follow_the_order() -> None:

@@ -230,7 +230,7 @@ def test_the_text_of_an_architecture_goes_both_ways() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("basic_k3", "has 6 blocks, separated by '/', but the text has 1"),
+        ("basic_k3", "must have 6 blocks, separated by '/', but has 1"),
         ("/".join(["basic_k9"] * 6), "decision 'block0' has no option 'basic_k9'"),
         ("{", "must be JSON"),
     ],
@@ -247,7 +247,7 @@ def test_a_malformed_text_is_refused(text: str, message: str) -> None:
         ({"blocks": 2}, "levels must be at most the number of blocks, but there are 3 levels and 2 blocks"),
         ({"width": 6}, "width must be a multiple of 4, since bottlenecks divide it, but is 6"),
         ({"candidates": 61}, "candidates must be at most 60, but is 61"),
-        ({"candidates": ["identity"]}, "must name one with parameters at least"),
+        ({"candidates": ["identity"]}, "must name at least one with parameters"),
         ({"candidates": ["basic_k3", "basic_k3"]}, "options of decision 'block0' must differ"),
         ({"candidates": ["bottleneck_k3_e8"], "width": 12}, "'bottleneck_k3_e8' does not divide 12"),
     ],

@@ -571,7 +571,7 @@ class TestFiles:
 
 
 @pytest.mark.parametrize("executor", [{}, {"transport": "distributed"}, {"name": "gpipe", "options": {"bulk": 4}}])
-def test_the_trace_of_a_training_that_was_cut_keeps_its_contract(
+def test_the_trace_of_a_training_that_drains_keeps_its_contract(
     tmp_path: Path, command: Command, executor: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)

@@ -78,12 +78,12 @@ class TestStrategies:
     def test_a_used_up_space_ends_the_search_and_says_so(self, make: Any) -> None:
         result, _ = search(make(), Grid(2, 3), budget=50)
         assert len(result.trials) == 9
-        assert result.note == "the space is used up: all of its 9 architectures have been evaluated"
+        assert result.note == "the space is exhausted: all of its 9 architectures have been evaluated"
 
     def test_a_used_up_space_with_a_rule_ends_the_search_too(self, make: Any) -> None:
         result, _ = search(make(), Even(2, 3), budget=50)
         assert len(result.trials) == 5
-        assert "the space seems used up" in result.note
+        assert "the space seems exhausted" in result.note
 
     def test_the_validity_rule_is_obeyed(self, make: Any) -> None:
         result, _ = search(make(), Even(), budget=40)

@@ -383,14 +383,14 @@ class TestGoingOn:
     ) -> None:
         run = self.half_done(make, strategy={"name": "random"})
         monkeypatch.setattr("naspipe_strategies.random_search.keyed_random", lambda *key: naspipe.keyed_random(*key, 1))
-        with pytest.raises(RunFolderError, match="must propose what it did before, but trial 0 is now"):
+        with pytest.raises(RunFolderError, match="must repeat its proposals, but trial 0 is now"):
             again(run).search()
 
     def test_a_last_line_that_was_broken_off_is_dropped_with_a_warning(self, make: Any) -> None:
         expected = make("whole").search().trials()
         run = self.half_done(make)
         run.folder.trials.write_bytes(run.folder.trials.read_bytes()[:-30])
-        journal = pytest.warns(NaspipeWarning, match="study.journal holds other trials than the run does")
+        journal = pytest.warns(NaspipeWarning, match="study.journal has other trials than the run")
         with journal, pytest.warns(NaspipeWarning, match="line 5 is incomplete"):
             assert again(run).search().trials() == expected
 

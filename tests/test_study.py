@@ -190,9 +190,9 @@ def other_study(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda path: write(path, trials(15)), "holds other trials than the run does"),
-        (other_values, "holds other trials than the run does"),
-        (other_options, "holds other trials than the run does"),
+        (lambda path: write(path, trials(15)), "has other trials than the run"),
+        (other_values, "has other trials than the run"),
+        (other_options, "has other trials than the run"),
         (other_study, "cannot be read: KeyError"),
         (lambda path: path.write_text('{"x": 1}\n{"y": 2}\n'), "cannot be read: KeyError"),
         (lambda path: path.write_text("no JSON\n{}\n"), "cannot be read: JSONDecodeError"),

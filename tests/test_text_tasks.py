@@ -223,7 +223,7 @@ def test_loss_weight_and_perplexity_count_every_token_but_padding() -> None:
 
 
 def test_a_space_of_a_smaller_vocabulary_is_named(files: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=r"(?s)of each of 9 ids, but are \(3, 5, 8\).*the same vocabulary"):
+    with pytest.raises(TaskError, match=r"(?s)at least 9 ids, but are \(3, 5, 8\).*the same vocabulary"):
         Plain(vocabulary=9).loss(torch.zeros(3, 5, 8), torch.ones(3, 5, dtype=torch.long))
     with pytest.raises(TaskError, match="but are tuple"):
         Plain(vocabulary=9).measure((1, 2), torch.ones(3, 5, dtype=torch.long))

@@ -159,7 +159,7 @@ def test_sinusoids_tell_positions_apart_and_padding_stays_zero() -> None:
     ("name", "inputs", "message"),
     [
         ("lm", torch.ones(1, 257, dtype=torch.long), "at most max_length = 256 positions, but one has 257. Set space"),
-        ("lm", torch.full((1, 2), 11), "at least 0 and below vocabulary = 11, but go from 11 to 11. Set space.vocab"),
+        ("lm", torch.full((1, 2), 11), "at least 0 and below vocabulary = 11, but are from 11 to 11. Set space.vocab"),
         ("seq2seq", (words(1, 2), torch.full((1, 2), 9)), "Set space.target_vocabulary to the number"),
         ("lm", torch.ones(1, 2), r"tensor of int64 .*, but are torch.float32 of shape \(1, 2\)"),
         ("lm", (words(1, 2), words(1, 2)), "tensor of int64 .*, but are tuple. Choose a task"),

@@ -1,1 +1,1 @@
-"""The built-in search spaces; found through entry points, as anyone's are."""
+"""The built-in search spaces, found through entry points like all plug-ins."""

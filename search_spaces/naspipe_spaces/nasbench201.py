@@ -1,4 +1,4 @@
-"""The NAS-Bench-201 space: a cell of four nodes and five operations, in a fixed skeleton.
+"""The space nasbench201: a cell of four nodes with five operations, in a fixed skeleton.
 
 Source: Dong and Yang, "NAS-Bench-201: Extending the Scope of Reproducible Neural Architecture
 Search", ICLR 2020. Shapes: N samples, C channels, H x W pixels.
@@ -44,11 +44,11 @@ class NASBench201(SearchSpace):
         """Describe the space.
 
         Args:
-            tied: One choice for all cells, as in the benchmark (15,625 architectures), or a choice of
-                its own for each cell. Weights are never shared between cells.
+            tied: Whether all cells make the same choices, as in the benchmark (15,625 architectures), or each cell its
+                own. Cells never share weights.
             channels: Channels of the first stage; each later stage has twice as many.
             cells_per_stage: Cells in each of the three stages; 5 in the benchmark.
-            classes: Outputs of the head.
+            classes: Number of classes.
             input_channels: Channels of the images.
         """
         self.tied = tied
@@ -86,7 +86,7 @@ class NASBench201(SearchSpace):
     def format(self, architecture: Architecture) -> str:
         """Return the benchmark's text, such as ``|nor_conv_3x3~0|+|none~0|skip_connect~1|+...``.
 
-        With ``tied: false`` there is one text for each cell, separated by " / ".
+        With ``tied: false`` it has one such text for each cell, separated by " / ".
         """
         return CELL_SEPARATOR.join(
             _format_cell([str(architecture[name]) for name in self._edge_names(choice)])
@@ -97,14 +97,14 @@ class NASBench201(SearchSpace):
         """Read the benchmark's text, or JSON.
 
         Raises:
-            ArchitectureError: The text is malformed, or is no architecture of this space.
+            ArchitectureError: The text is malformed, or is not an architecture of this space.
         """
         if not text.startswith("|"):
             return super().parse(text)
         cells = text.split(CELL_SEPARATOR)
         if len(cells) != self.num_choices:
             raise ArchitectureError(
-                f"this space has {self.num_choices} cells to choose, but the text has {len(cells)}: {text!r}."
+                f"a text of this space must have {self.num_choices} cells, but has {len(cells)}: {text!r}."
             )
         choices: dict[str, str] = {}
         for choice, cell in enumerate(cells):
@@ -112,13 +112,13 @@ class NASBench201(SearchSpace):
         return self.architecture(choices)
 
     def graph(self, architecture: Architecture) -> ArchitectureGraph:
-        """Return the cells, one below the other; edges with operation ``none`` are left out."""
+        """Return the cells, one below the other, without edges of operation ``none``."""
         nodes: list[tuple[str, str, float, float]] = []
         edges: list[tuple[str, str, str]] = []
         titles: list[tuple[str, float, float]] = []
         for choice in range(self.num_choices):
             top = -2.8 * choice
-            # Node 2 lies within the triangle of the others, so that no two edges cross.
+            # Node 2 is within the triangle of the others, so that no edges cross.
             places = ((0.0, top - 2.0), (1.5, top), (1.5, top - 1.4), (3.0, top - 2.0))
             for node, (label, place) in enumerate(zip(("in", "1", "2", "out"), places, strict=True)):
                 nodes.append((f"{choice}.{node}", label, *place))
@@ -128,7 +128,7 @@ class NASBench201(SearchSpace):
             if not self.tied:
                 titles.append((f"cell {choice}", -0.15, top))
         cells = "The cell, repeated in all stages" if self.tied else "The cells"
-        note = f"{cells}: a node sums what its edges bring; edges with operation none are left out."
+        note = f"{cells}: a node is the sum of its incoming edges; edges with operation none are left out."
         return ArchitectureGraph(tuple(nodes), tuple(edges), tuple(titles), note)
 
 
@@ -160,7 +160,7 @@ def _operation(name: str, width: int) -> nn.Module:
 
 
 class Cell(Block):
-    """A cell: node 0 is its input, every later node sums its edges from the nodes before, node 3 leaves.
+    """A cell: node 0 is the input, each later node is the sum of its incoming edges, and node 3 is the output.
 
     Shapes: (N, C, H, W) in and out.
     """
@@ -188,7 +188,7 @@ class Cell(Block):
         return run_cell(x, self._modules_of(architecture))
 
     def _modules_of(self, architecture: Architecture) -> dict[tuple[int, int], nn.Module | None]:
-        """Return the module of each edge, None for skip_connect; edges of ``none`` are absent."""
+        """Return the module of each edge, or None for skip_connect; edges with ``none`` are absent."""
         modules: dict[tuple[int, int], nn.Module | None] = {}
         for (source, target), decision in zip(EDGES, self.decisions, strict=True):
             option = architecture[decision]
@@ -201,7 +201,7 @@ class Cell(Block):
         return modules
 
     def variant(self, architecture: Architecture) -> Hashable:
-        """Return what the output sums: the input, convolutions, or zeros; type and gradient follow from that."""
+        """Return the terms of the output (input, convolutions or zeros), which decide its dtype and its gradient."""
         nodes = [{"input"}]
         for target in (1, 2, 3):
             terms: set[str] = set()
@@ -213,7 +213,7 @@ class Cell(Block):
         return tuple(sorted(nodes[3]))
 
     def layers(self) -> Mapping[str, nn.Module]:
-        """Return the convolutions: each is a layer."""
+        """Return each convolution as a layer."""
         return dict(self.operations.items())
 
     def used_layers(self, architecture: Architecture) -> Sequence[str]:
@@ -225,7 +225,7 @@ class Cell(Block):
         ]
 
     def extract(self, architecture: Architecture) -> nn.Module:
-        """Return a copy of the chosen operations, wired up."""
+        """Return a cell with copies of the chosen operations."""
         return FixedCell(copy.deepcopy(self._modules_of(architecture)))
 
 
@@ -233,10 +233,10 @@ class FixedCell(nn.Module):
     """A cell of one architecture, without choices."""
 
     def __init__(self, modules: Mapping[tuple[int, int], nn.Module | None]) -> None:
-        """Wire the operations up.
+        """Connect the operations.
 
         Args:
-            modules: The module of each edge, None to pass the node on; absent edges pass nothing.
+            modules: The module of each edge, or None: the edge is the identity. Absent edges are zero.
         """
         super().__init__()
         self.edges = nn.ModuleDict(
@@ -258,11 +258,11 @@ class FixedCell(nn.Module):
 
 
 def run_cell(x: Tensor, modules: Mapping[tuple[int, int], nn.Module | None]) -> Tensor:
-    """Sum the edges of every node in their order; a node without edges is zero.
+    """Compute each node as the sum of its incoming edges, in their order; a node without edges is zero.
 
     Args:
         x: Node 0, (N, C, H, W).
-        modules: The module of each edge, None to pass the node on; absent edges pass nothing.
+        modules: The module of each edge, or None: the edge is the identity. Absent edges are zero.
     """
     nodes = [x]
     for target in (1, 2, 3):
@@ -276,7 +276,7 @@ def run_cell(x: Tensor, modules: Mapping[tuple[int, int], nn.Module | None]) -> 
 
 
 class Reduction(nn.Module):
-    """The residual block between stages: half the size, twice the channels; always active."""
+    """The residual block between stages, which halves the size and doubles the channels; always active."""
 
     def __init__(self, width: int, out_width: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The true accuracies of NAS-Bench-201: every cell trained on CIFAR-10, as a table.
+"""The true accuracies of NAS-Bench-201 as a table: those of every cell, trained on CIFAR-10.
 
-The numbers come with the package ``analog-nasbench`` (extra ``nasbench``; Benmeziane et al., "AnalogNAS-Bench", 2025),
-whose file is a pickle: it is read by an unpickler that knows its two classes and nothing else.
+The numbers are from the package ``analog-nasbench`` (extra ``nasbench``; Benmeziane et al., "AnalogNAS-Bench", 2025).
+Its file is a pickle, so it is read by an unpickler that accepts the file's two classes only.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from naspipe.space import Architecture
 from naspipe_spaces.nasbench201 import EDGES
 
 OPERATIONS_BY_NUMBER = ("skip_connect", "none", "nor_conv_3x3", "nor_conv_1x1", "avg_pool_3x3")
-"""The table's numbers for operations."""
+"""The operations, by their numbers in the table."""
 
 EDGES_OF_TABLE = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
-"""The table's order of edges."""
+"""The edges, in the order of the table."""
 
 CELLS = 5 ** len(EDGES)
 
 
 class _Record:
-    """Stands for an object of the pickle: its attributes, without its class."""
+    """The attributes of an object of the pickle, without its class."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
 
 class _Unpickler(pickle.Unpickler):
-    """Admits the two classes of the file."""
+    """Accepts the two classes of the file only."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in {("analognasbench.data", "Architecture"), ("analognasbench.data", "DriftMeasurement")}:
@@ -48,7 +48,7 @@ def read_table() -> dict[tuple[str, ...], float]:
     """Return the CIFAR-10 test accuracy of every cell, in percent, by its operations in the order of ``EDGES``.
 
     Raises:
-        InputError: The package is not installed, or its file is not what it should be.
+        InputError: The package is not installed, or its file is damaged.
     """
     spec = importlib.util.find_spec("analognasbench")
     if spec is None or not spec.submodule_search_locations:
@@ -78,20 +78,20 @@ def true_accuracy(architecture: Architecture) -> float:
 
 
 class TrueAccuracy(Measure):
-    """CIFAR-10 test accuracy of a NAS-Bench-201 cell that was trained alone, in percent, from the table."""
+    """CIFAR-10 test accuracy of a NAS-Bench-201 cell after stand-alone training, in percent, from the table."""
 
     direction: ClassVar[Direction] = "maximize"
 
     def measure(self, candidate: Candidate) -> float:
-        """Look it up.
+        """Read the accuracy from the table.
 
         Raises:
-            InputError: The space is not the tied one.
+            InputError: The space is not nasbench201 with ``tied: true``.
         """
         names = [f"edge{source}{target}" for source, target in EDGES]
         if list(candidate.architecture) != names:
             raise InputError(
-                "the table of NAS-Bench-201 knows one cell for the whole network, so it is for the space nasbench201 "
-                f"with tied: true, but an architecture here decides {', '.join(candidate.architecture)}."
+                "the table of NAS-Bench-201 has one cell for the whole network, so the space must be nasbench201 with "
+                f"tied: true, but an architecture here has the decisions {', '.join(candidate.architecture)}."
             )
         return true_accuracy(candidate.architecture)

@@ -1,4 +1,4 @@
-"""Candidates of the residual space: their names, and the residual modules that the names stand for.
+"""The options of the residual space: their names, and the residual modules of these names.
 
 Shapes: N samples, C channels, H x W pixels.
 
@@ -20,28 +20,28 @@ from torch.nn import functional as F
 from naspipe.errors import SpaceError
 
 IDENTITY = "identity"
-"""Name of the candidate without parameters: the block passes its input on."""
+"""Name of the candidate without parameters: the block returns its input."""
 
 KERNELS = (3, 5, 7)
 DILATIONS = (1, 2, 3)
 EXPANSIONS = {"basic": (1, 2, 3, 4), "bottleneck": (2, 4, 8), "inverted": (2, 3, 4, 6, 8)}
-"""The forms, and the expansions each may have."""
+"""The forms, and the expansions of each."""
 
 SQUEEZE = 4
-"""Channels divided by this are those in the middle of squeeze and excitation."""
+"""The factor by which squeeze and excitation reduces the channels."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a residual branch looks like.
+    """The description of a residual branch.
 
     Attributes:
         form: ``basic``: two convolutions. ``bottleneck``: 1 x 1, a convolution, 1 x 1, narrow in the middle.
             ``inverted``: 1 x 1, a depthwise convolution, 1 x 1, wide in the middle.
         kernel: Size of the convolutions that are not 1 x 1.
-        expansion: Wide channels divided by narrow ones; in a bottleneck the ends are the wide ones.
-        dilation: Distance of neighbouring taps of those convolutions.
-        squeeze: Whether squeeze and excitation weighs the channels.
+        expansion: Ratio of the wide to the narrow channels; in a bottleneck the ends are wide.
+        dilation: Dilation of the convolutions that are not 1 x 1.
+        squeeze: Whether the branch has squeeze and excitation.
     """
 
     form: str
@@ -63,13 +63,13 @@ class Candidate:
         """Read a candidate's name, such as ``bottleneck_k5_e4_se``.
 
         Raises:
-            SpaceError: It is none, or another name stands for the same.
+            SpaceError: It is not a name of a candidate, or not the canonical one.
         """
         match = re.fullmatch(r"([a-z]+)_k(\d)(?:_e(\d))?(?:_d(\d))?(_se)?", name)
         if match:
             form, kernel, expansion, dilation, squeeze = match.groups()
             candidate = cls(form, int(kernel), int(expansion or 1), int(dilation or 1), bool(squeeze))
-            # An explicit _e1 or _d1 would be a second name of the same.
+            # An explicit _e1 or _d1 would be a second name of the same candidate.
             if candidate._exists() and str(candidate) == name:
                 return candidate
         forms = "; ".join(f"{form}, e of {_numbers(values)}" for form, values in EXPANSIONS.items())
@@ -100,27 +100,27 @@ def _catalogue() -> tuple[str, ...]:
 
 
 CATALOGUE = _catalogue()
-"""60 candidates in the order in which a space of n candidates takes them: the nine plain ones, the same with
-squeeze and excitation, dilated, both; then the other expansions likewise."""
+"""60 candidates; a space with n candidates has the first n. The nine plain ones come first, then the same with squeeze
+and excitation, with dilation, and with both; then the other expansions likewise."""
 
 
 class Residual(nn.Module):
-    """``shortcut(x) + branch(x)``, with nothing after the sum: identity is what a branch of zeros would give.
+    """``shortcut(x) + branch(x)``, with nothing after the sum; a branch of zeros gives the identity.
 
-    The last norm of the branch starts at zero (Goyal et al., "Accurate, Large Minibatch SGD", 2017), so that all
-    candidates start alike: the blocks after them have one input to learn from, and not one for each.
+    The weights of the branch's last norm start at zero (Goyal et al., "Accurate, Large Minibatch SGD", 2017). So all
+    candidates give the same output at first, and the blocks after them learn from one input instead of one for each.
 
     Shapes: (N, C, H, W) to (N, C', ceil(H / stride), ceil(W / stride)), down to 1 x 1.
     """
 
     def __init__(self, candidate: Candidate, channels: int, out_channels: int, stride: int) -> None:
-        """Build branch and shortcut, each with norms of its own.
+        """Build branch and shortcut, with their own norms.
 
         Args:
-            candidate: What the branch looks like.
-            channels: Channels that come in.
-            out_channels: Channels that leave.
-            stride: By what height and width are divided, 1 or 2.
+            candidate: The description of the branch.
+            channels: Channels of the input.
+            out_channels: Channels of the output.
+            stride: The divisor of height and width, 1 or 2.
         """
         super().__init__()
         self.branch = _branch(candidate, channels, out_channels, stride)
@@ -129,13 +129,13 @@ class Residual(nn.Module):
         nn.init.zeros_(last.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the branch beside the shortcut."""
+        """Add branch and shortcut."""
         out: Tensor = self.shortcut(x) + self.branch(x)
         return out
 
 
 class Shortcut(nn.Module):
-    """Average each 2 x 2 pixels and append channels of zeros: without parameters, the same for all candidates.
+    """Averages each 2 x 2 pixels and appends channels of zeros; no parameters, equal for all candidates.
 
     Shapes: (N, C, H, W) to (N, C + more, ceil(H / 2), ceil(W / 2)).
     """
@@ -145,12 +145,12 @@ class Shortcut(nn.Module):
         self.more = more
 
     def forward(self, x: Tensor) -> Tensor:
-        """Halve the map; at an odd edge the average is over what is there."""
+        """Halve the map; at an odd edge the average is over fewer pixels."""
         return F.pad(F.avg_pool2d(x, 2, ceil_mode=True), (0, 0, 0, 0, 0, self.more))
 
 
 class SqueezeExcitation(nn.Module):
-    """Weigh channels by what the whole map holds; (N, C, H, W) in and out."""
+    """Weights the channels by a function of their means over the map; (N, C, H, W) in and out."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def _branch(candidate: Candidate, channels: int, out_channels: int, stride: int)
         inner = _conv(middle, middle, kernel, stride, dilation, groups=middle)
         if candidate.squeeze:
             squeeze = [SqueezeExcitation(middle)]
-        # No ReLU where the branch is narrow.
+        # No ReLU at the narrow ends of the branch.
         return nn.Sequential(
             _conv(channels, middle, 1), nn.ReLU(), inner, nn.ReLU(), *squeeze, _conv(middle, out_channels, 1)
         )
@@ -195,7 +195,7 @@ def _branch(candidate: Candidate, channels: int, out_channels: int, stride: int)
 def _conv(
     channels: int, out_channels: int, kernel: int, stride: int = 1, dilation: int = 1, groups: int = 1
 ) -> nn.Sequential:
-    # So padded, a map of stride 1 keeps its size, however small it is.
+    # With this padding and stride 1, a map of any size keeps its size.
     padding = dilation * (kernel // 2)
     conv = nn.Conv2d(channels, out_channels, kernel, stride, padding, dilation, groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(out_channels))

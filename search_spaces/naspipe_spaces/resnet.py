@@ -1,4 +1,4 @@
-"""The residual space: a chain of residual blocks, each with a choice of its form, kernel and more, or none."""
+"""The space resnet: a chain of residual blocks, each with a choice of its form, kernel and more, or the identity."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from naspipe.supernet import ChoiceBlock
 from naspipe_spaces.residual import CATALOGUE, IDENTITY, Candidate, Residual
 
 BLOCKS, CANDIDATES = 6, 10
-"""The size that a space has by default."""
+"""The default numbers of blocks and candidates."""
 
 PRESETS = {"cv.c1": (32, 48), "cv.c2": (32, 24), "cv.c3": (32, 12)}
-"""Blocks and candidates of the vision spaces of Zhao et al., "NASPipe", ASPLOS 2022."""
+"""Numbers of blocks and candidates of the vision spaces of Zhao et al., "NASPipe", ASPLOS 2022."""
 
 SEPARATOR = "/"
 
@@ -42,24 +42,23 @@ class ResNet(SearchSpace):
 
         Args:
             preset: 32 blocks with 48 (cv.c1), 24 (cv.c2) or 12 (cv.c3) candidates each.
-            blocks: Residual blocks to choose; 6 by default.
-            candidates: How many each block chooses from (10 by default; identity is one of them where a block
-                changes no shape), or a list of their names, such as basic_k3, bottleneck_k5_e4_se,
-                inverted_k7_e6_d2, identity.
-            width: Channels of the first level; each later level has twice as many. A multiple of 4.
-            levels: Levels over which the blocks are spread; the first block of each later one halves height
-                and width.
-            stem_stride: By what the stem divides height and width; 2 or 4 for larger images.
-            classes: Outputs of the head.
+            blocks: Number of residual blocks; 6 by default.
+            candidates: Number of candidates of a block (10 by default, including identity if the block keeps all
+                shapes), or a list of their names, such as basic_k3, bottleneck_k5_e4_se, inverted_k7_e6_d2, identity.
+            width: Channels of the first level, a multiple of 4; each later level has twice as many.
+            levels: Number of levels, over which the blocks are distributed; the first block of each later level halves
+                height and width.
+            stem_stride: The stem's divisor of height and width; 2 or 4 for larger images.
+            classes: Number of classes.
             input_channels: Channels of the images.
 
         Raises:
-            SpaceError: These do not fit each other.
+            SpaceError: Two parameters do not fit each other, or a candidate is unknown.
         """
         if preset is not None and (blocks is not None or candidates is not None):
             raise SpaceError(
                 f"preset fixes blocks and candidates, but preset = {preset!r} was given with blocks = {blocks} and "
-                f"candidates = {candidates}. Leave those two out, or the preset."
+                f"candidates = {candidates}. Remove these two, or the preset."
             )
         if preset is not None:
             blocks, candidates = PRESETS[preset]
@@ -73,7 +72,7 @@ class ResNet(SearchSpace):
             )
         if width % 4:
             raise SpaceError(f"width must be a multiple of 4, since bottlenecks divide it, but is {width}.")
-        # In two rows, since a block that changes shapes cannot pass its input on.
+        # Two lists of options, since a block that changes shapes cannot be the identity.
         self._keeping, self._changing = _options(CANDIDATES if candidates is None else candidates, width)
         super().__init__(
             Decision(f"block{index}", self._changing if self._changes(index) else self._keeping)
@@ -114,15 +113,15 @@ class ResNet(SearchSpace):
         """Read the names of the candidates, or JSON.
 
         Raises:
-            ArchitectureError: The text is malformed, or is no architecture of this space.
+            ArchitectureError: The text is malformed, or is not an architecture of this space.
         """
         if text.lstrip().startswith("{"):
             return super().parse(text)
         names = text.split(SEPARATOR)
         if len(names) != self.num_blocks:
             raise ArchitectureError(
-                f"this space has {self.num_blocks} blocks, separated by {SEPARATOR!r}, but the text has {len(names)}: "
-                f"{text!r}."
+                f"a text of this space must have {self.num_blocks} blocks, separated by {SEPARATOR!r}, but has "
+                f"{len(names)}: {text!r}."
             )
         return self.architecture({d.name: name for d, name in zip(self.decisions, names, strict=True)})
 
@@ -131,7 +130,7 @@ def _options(candidates: int | list[str], width: int) -> tuple[tuple[str, ...], 
     """Return the options of blocks that keep shapes, and of those that change them.
 
     Raises:
-        SpaceError: There are not that many, or a name is none.
+        SpaceError: There are fewer candidates, or a name is unknown.
     """
     if isinstance(candidates, int):
         if candidates > len(CATALOGUE):
@@ -149,8 +148,8 @@ def _options(candidates: int | list[str], width: int) -> tuple[tuple[str, ...], 
     changing = tuple(map(str, parsed))
     if not changing:
         raise SpaceError(
-            f"candidates must name one with parameters at least, for the blocks that change shapes, but is "
-            f"{candidates}. Such are {', '.join(CATALOGUE[:3])}."
+            f"candidates must name at least one with parameters, for the blocks that change shapes, but is "
+            f"{candidates}. Such candidates are {', '.join(CATALOGUE[:3])}."
         )
     return tuple(candidates), changing
 

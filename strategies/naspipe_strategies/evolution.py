@@ -1,4 +1,4 @@
-"""Evolution: NSGA-II from Optuna, one generation at a time."""
+"""The strategy evolution: NSGA-II from Optuna, one generation at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from naspipe_strategies.study import StudyStrategy
 
 
 class EvolutionStrategy(StudyStrategy):
-    """Evolutionary search by NSGA-II, for one or several objectives, through Optuna.
+    """Evolutionary search by Optuna's NSGA-II, for one or several objectives.
 
     Source: Deb et al., "A fast and elitist multiobjective genetic algorithm: NSGA-II", 2002.
     """
@@ -29,8 +29,8 @@ class EvolutionStrategy(StudyStrategy):
 
         Args:
             population: Architectures in a generation.
-            crossover_probability: Chance that a child has two parents and not one.
-            mutation_probability: Chance that a decision is drawn anew; by default one decision a child.
+            crossover_probability: Probability that a child has two parents instead of one.
+            mutation_probability: Probability that a decision is drawn anew; by default one decision of each child.
         """
         self.population = population
         self.crossover_probability = crossover_probability
@@ -46,7 +46,7 @@ class EvolutionStrategy(StudyStrategy):
         )
 
     def distribution(self, decision: Decision) -> optuna.distributions.BaseDistribution:
-        """Return integers instead of categories: the same search, and several times as fast."""
+        """Return integers instead of categories: the search is the same, and several times as fast."""
         return optuna.distributions.IntDistribution(0, len(decision.options) - 1)
 
     @property

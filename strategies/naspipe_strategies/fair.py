@@ -1,4 +1,4 @@
-"""The fair sampler: rounds in which each option of a decision is drawn once."""
+"""The sampler fair: rounds in which each option of a decision is drawn once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from naspipe.space.sampler import Sampler
 from naspipe.space.space import MAX_TRIES
 
 DEAD_END_TRIES = 1_000
-"""Draws that the validity rule refuses before the rounds are started anew."""
+"""Draws that the validity rule may refuse in a row before all rounds start anew."""
 
 
 class FairSampler(Sampler):
-    """Every decision without replacement, in rounds, so that all its options are trained equally often.
+    """Draws each decision without replacement, in rounds, so that all its options are trained equally often.
 
-    Each decision has rounds of its own length. Source: strict fairness of Chu et al., "FairNAS: Rethinking
-    Evaluation Fairness of Weight Sharing Neural Architecture Search", ICCV 2021.
+    A round of a decision has as many draws as the decision has options. Source: strict fairness of Chu et al.,
+    "FairNAS: Rethinking Evaluation Fairness of Weight Sharing Neural Architecture Search", ICCV 2021.
     """
 
     def start(self, space: SearchSpace, seed: int) -> None:
@@ -32,9 +32,9 @@ class FairSampler(Sampler):
         return [list(range(len(decision.options))) for decision in self._space.decisions]
 
     def draw(self, index: int) -> Architecture:
-        """Draw from the key (seed, index), among what the rounds have left.
+        """Draw from the key (seed, index), among the options that the rounds have left.
 
-        If the validity rule refuses everything tried, all rounds start anew; ``relaxed`` counts it.
+        If the validity rule refuses ``DEAD_END_TRIES`` draws, all rounds start anew; ``relaxed`` counts how often.
         """
         space = self._space
         uniform = keyed_random(self._seed, "sampler", index).random
@@ -63,10 +63,10 @@ class FairSampler(Sampler):
                     left.extend(range(len(decision.options)))
 
     def state(self) -> dict[str, Any]:
-        """Return what the rounds have left, and how often they were started anew."""
+        """Return the options that the rounds have left, and ``relaxed``."""
         return {"left": [list(left) for left in self._left], "relaxed": self.relaxed}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where another sampler was."""
+        """Take over the state of another sampler."""
         self._left = [list(left) for left in state["left"]]
         self.relaxed = state["relaxed"]

@@ -1,4 +1,4 @@
-"""Grid: every architecture once, in the order of decisions and options."""
+"""The strategy grid: every architecture once, in the order of decisions and options."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from naspipe.space.space import exists
 
 
 class GridStrategy(Strategy):
-    """Exhaustive search; for small spaces, or as many of its architectures as the budget allows.
+    """Exhaustive search, for small spaces; it evaluates as many architectures as the budget allows.
 
-    The last decision changes fastest. After the last architecture it begins anew, which ends the search.
+    The last decision changes fastest. After the last architecture the order begins again, and repeated proposals end
+    the search.
     """
 
     learns = False
@@ -25,7 +26,7 @@ class GridStrategy(Strategy):
         """Choose how many are proposed at a time.
 
         Args:
-            batch: Architectures that workers can share out among each other; no number of them changes the search.
+            batch: Architectures in a generation, which the workers divide; it does not change the search.
         """
         self.batch = batch
 
@@ -35,7 +36,7 @@ class GridStrategy(Strategy):
         return self.batch
 
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
-        """Begin with the first architecture."""
+        """Prepare to propose the first architecture."""
         self._space = space
         self._rest = self._valid()
 
@@ -54,11 +55,11 @@ class GridStrategy(Strategy):
         return architecture
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn nothing."""
+        """Ignore the outcomes."""
 
 
 def _all(space: SearchSpace, chosen: dict[str, Option], place: int = 0) -> Iterator[Architecture]:
-    """Yield all architectures that begin with some choices."""
+    """Yield all architectures that begin with the choices so far."""
     while place < len(space.decisions) and not exists(space.decisions[place], chosen):
         place += 1
     if place == len(space.decisions):

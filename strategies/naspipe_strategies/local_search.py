@@ -1,4 +1,4 @@
-"""Local search: from one architecture to a better neighbour, and anew from elsewhere when there is none."""
+"""The strategy local_search: moves to better neighbours, and restarts where there is none."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from naspipe.space.neighbours import neighbours
 
 
 class LocalSearchStrategy(Strategy):
-    """Hill climbing: go to the first neighbour that is better; at a local optimum start from a random architecture.
+    """Hill climbing: move to the first better neighbour; at a local optimum, restart from a random architecture.
 
     Neighbours differ in one decision. Source: White et al., "Exploring the Loss Landscape in Neural Architecture
-    Search", UAI 2021, in its variant that does not wait for all neighbours.
+    Search", UAI 2021, in the variant that does not evaluate all neighbours first.
     """
 
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
-        """Begin at a random architecture.
+        """Prepare to begin at a random architecture.
 
         Raises:
             InputError: There are several objectives.
@@ -42,7 +42,7 @@ class LocalSearchStrategy(Strategy):
         return [proposal]
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Move to what is better."""
+        """Move to the proposed architecture if it is better."""
         (outcome,) = outcomes
         if outcome.values is None:
             return

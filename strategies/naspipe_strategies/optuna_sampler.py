@@ -1,4 +1,4 @@
-"""Any other sampler of Optuna, by name."""
+"""The strategy optuna: any other sampler of Optuna, by name."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class OptunaStrategy(StudyStrategy):
 
         Args:
             sampler: Name of a class in ``optuna.samplers``.
-            arguments: Its keyword arguments, without the seed; what it is left out of has Optuna's default.
-            batch: Architectures proposed at once, before the values of any of them are known.
+            arguments: Its keyword arguments, without the seed; by default Optuna's defaults.
+            batch: Architectures in a generation, proposed before the outcome of any of them is known.
 
         Raises:
             InputError: There is no such sampler, or it refuses the arguments.
@@ -54,7 +54,7 @@ class OptunaStrategy(StudyStrategy):
         seeded = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}
         try:
             with warnings.catch_warnings():
-                # Some samplers are experimental to Optuna, which is no news to who names one.
+                # A user who names an experimental sampler needs no warning.
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 made: optuna.samplers.BaseSampler = cls(**{**seeded, **self.arguments})
         except (TypeError, ValueError) as error:
@@ -62,11 +62,11 @@ class OptunaStrategy(StudyStrategy):
         return made
 
     def make_sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        """Return the sampler that was named."""
+        """Return the named sampler."""
         return self._make(seed)
 
     def distribution(self, decision: Decision) -> optuna.distributions.BaseDistribution:
-        """Return categories: options have no order."""
+        """Return categories, since options have no order."""
         return optuna.distributions.CategoricalDistribution(range(len(decision.options)))
 
     @property
@@ -78,7 +78,7 @@ class OptunaStrategy(StudyStrategy):
         """Try the sampler once, and open a study.
 
         Raises:
-            InputError: The sampler is not for this number of objectives, or this space.
+            InputError: The sampler does not support this number of objectives, or this space.
         """
         super().start(space, directions, seed)
         try:

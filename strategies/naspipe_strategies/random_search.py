@@ -1,4 +1,4 @@
-"""Random search: the baseline that every strategy must beat."""
+"""The strategy random: the baseline that every strategy must beat."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RandomStrategy(Strategy):
         """Choose how many are proposed at a time.
 
         Args:
-            batch: Architectures that workers can share out among each other; no number of them changes the search.
+            batch: Architectures in a generation, which the workers divide; it does not change the search.
         """
         self.batch = batch
 
@@ -35,16 +35,16 @@ class RandomStrategy(Strategy):
         return self.batch
 
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
-        """Remember the space."""
+        """Remember the space, and begin with the first key."""
         self._space = space
         self._seed = seed
         self._asked = 0
 
     def ask(self) -> list[Architecture]:
-        """Draw each architecture from the key (seed, number of architectures asked)."""
+        """Draw each architecture from the key (seed, number of earlier proposals)."""
         places = range(self._asked, self._asked + self.batch)
         self._asked += self.batch
         return [self._space.random_architecture(keyed_random(self._seed, "random strategy", place)) for place in places]
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn nothing."""
+        """Ignore the outcomes."""

@@ -1,4 +1,4 @@
-"""Regularised evolution: the oldest dies, not the worst."""
+"""The strategy regularized_evolution: the oldest architecture dies, not the worst."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from naspipe.space import Architecture, SearchSpace
 from naspipe.space.neighbours import mutate
 
 MAX_CHILDREN = 100
-"""Mutations looked at for a valid one before a random architecture takes its place."""
+"""Mutations that may be invalid in a row before a random architecture is proposed instead."""
 
 
 class RegularizedEvolutionStrategy(Strategy):
-    """Ageing evolution: mutate the best of a random sample of the population, and let the oldest die.
+    """Ageing evolution: mutates the best of a random sample of the population, and lets the oldest die.
 
     Source: Real et al., "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019.
     """
@@ -35,9 +35,9 @@ class RegularizedEvolutionStrategy(Strategy):
         """Choose the sizes.
 
         Args:
-            population: Architectures alive; the first ones are drawn at random.
-            sample: Architectures among which the parent is the best.
-            batch: Children proposed at a time, before any of them is evaluated; as many workers can share them.
+            population: Size of the population, which begins with random architectures.
+            sample: Size of the random sample whose best member is the parent.
+            batch: Children in a generation, proposed before any of them is evaluated; workers divide them.
 
         Raises:
             InputError: The sample is larger than the population.
@@ -74,7 +74,7 @@ class RegularizedEvolutionStrategy(Strategy):
         self._asked += 1
         if len(self._alive) < self.population:
             return self._space.random_architecture(generator)
-        # Of equals the younger is the parent.
+        # Of equal members, the youngest is the parent.
         places = generator.sample(range(self.population), self.sample)
         parent = self._alive[min(places, key=lambda place: (self._alive[place][0], -place))][1]
         for _ in range(MAX_CHILDREN):
@@ -83,14 +83,14 @@ class RegularizedEvolutionStrategy(Strategy):
                 return child
         warnings.warn(
             f"regularized_evolution found no valid child of {self._space.format(parent)} in {MAX_CHILDREN} mutations; "
-            "a random architecture takes its place.",
+            "it proposes a random architecture instead.",
             NaspipeWarning,
             stacklevel=2,
         )
         return self._space.random_architecture(generator)
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Let those that were evaluated live; one that failed is not born."""
+        """Add the evaluated architectures to the population, except failed ones."""
         for outcome in outcomes:
             if outcome.values is not None:
                 self._alive.append((self._sign * outcome.values[0], outcome.architecture))

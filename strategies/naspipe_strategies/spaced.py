@@ -1,4 +1,4 @@
-"""The spaced sampler: no option is drawn again within a distance, so neighbours share no layer."""
+"""The sampler spaced: no option is drawn again within a distance, so subnets close to each other share no layer."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from naspipe.space.sampler import Sampler
 from naspipe.space.space import MAX_TRIES
 
 DEAD_END_TRIES = 1_000
-"""Draws that the validity rule refuses before a ban is lifted."""
+"""Draws that the validity rule may refuse in a row before the oldest ban is lifted."""
 
 NOTHING = -1
-"""Stands for the option of a decision that did not exist, or whose ban was lifted."""
+"""Marks a decision that did not exist, or an option whose ban was lifted."""
 
 
 class SpacedSampler(Sampler):
-    """Every decision uniformly among the options that the last ``distance`` subnets did not use.
+    """Draws each decision uniformly among the options that the last ``distance`` subnets did not use.
 
-    Each subnet taken alone is still a uniform draw; only neighbours depend on each other. Subnets closer
-    than the distance then share no strict layer, and a causal pipeline need not wait for them.
+    Each single subnet is still a uniform draw; only subnets close to each other depend on each other. Two subnets
+    within the distance share no strict layer, so a causal pipeline does not wait between them.
     """
 
     def __init__(self, distance: Annotated[int, Field(ge=0)]) -> None:
         """Choose the distance.
 
         Args:
-            distance: An option is not drawn again within this many subnets. At most two less than the
-                options of a decision; one more, and every decision would cycle through its options.
-                Decisions with fewer options than that are capped, with a warning.
+            distance: Number of subnets within which an option is not drawn again. It is at most the number of options
+                less two (with one more, the decision would cycle through its options); for smaller decisions it is
+                capped, with a warning.
         """
         self.distance = distance
 
     def start(self, space: SearchSpace, seed: int) -> None:
-        """Find each decision's distance.
+        """Find the distance of each decision, and begin without bans.
 
         Raises:
             InputError: No decision has enough options for the distance.
@@ -49,7 +49,7 @@ class SpacedSampler(Sampler):
         limits = [max(0, len(decision.options) - 2) for decision in space.decisions]
         if self.distance > max(limits):
             raise InputError(
-                f"sampler.distance must be at most the options of a decision less two, but is "
+                f"sampler.distance must be at most the number of a decision's options less two, but is "
                 f"{self.distance}, and the largest decision allows {max(limits)}."
             )
         self.relaxed = 0
@@ -68,13 +68,13 @@ class SpacedSampler(Sampler):
                 NaspipeWarning,
                 stacklevel=2,
             )
-        # For every decision what each of the last subnets chose, oldest first.
+        # For every decision the options of the last subnets, the oldest first.
         self._recent: list[list[int]] = [[] for _ in space.decisions]
 
     def draw(self, index: int) -> Architecture:
-        """Draw from the key (seed, index), among what the last subnets left.
+        """Draw from the key (seed, index), among the options that are not banned.
 
-        If the validity rule refuses everything tried, the oldest ban is dropped; ``relaxed`` counts it.
+        If the validity rule refuses ``DEAD_END_TRIES`` draws, the oldest ban is lifted; ``relaxed`` counts how often.
         """
         space = self._space
         uniform = keyed_random(self._seed, "sampler", index).random
@@ -96,11 +96,11 @@ class SpacedSampler(Sampler):
             self.relaxed += 1
 
     def state(self) -> dict[str, Any]:
-        """Return what the last subnets chose, and the number of bans dropped."""
+        """Return the options of the last subnets, and ``relaxed``."""
         return {"recent": [list(recent) for recent in self._recent], "relaxed": self.relaxed}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where another sampler was."""
+        """Take over the state of another sampler."""
         self._recent = [list(recent) for recent in state["recent"]]
         self.relaxed = state["relaxed"]
 
@@ -119,7 +119,7 @@ class SpacedSampler(Sampler):
                 del recent[0]
 
     def _drop_oldest(self) -> bool:
-        """Lift the ban that was set first; tell whether there was one."""
+        """Lift the oldest ban; return whether there was one."""
         oldest, place = 0, -1
         for number, recent in enumerate(self._recent):
             for age, option in zip(range(len(recent), 0, -1), recent, strict=True):
@@ -133,7 +133,7 @@ class SpacedSampler(Sampler):
 
 
 def _draw_outside(uniform: Callable[[], float], count: int, recent: list[int]) -> int:
-    """Draw uniformly from range(count) without what is in ``recent``."""
+    """Draw uniformly from range(count) without the numbers in ``recent``."""
     if 2 * len(recent) <= count:
         while (drawn := int(uniform() * count)) in recent:
             pass

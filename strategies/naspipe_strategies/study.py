@@ -1,4 +1,4 @@
-"""What strategies by Optuna share: a study in memory, asked a generation at a time and told in order."""
+"""The base of strategies by Optuna: a study in memory, asked one generation at a time and told in order."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from naspipe.search.study import quiet_optuna
 from naspipe.space import Architecture, Decision, SearchSpace
 
 MAX_CHILDREN = 100
-"""Proposals looked at for a valid one before a random architecture takes its place."""
+"""Proposals that may be invalid in a row before a random architecture is proposed instead."""
 
 
 class StudyStrategy(Strategy):
     """A strategy whose proposals come from an Optuna sampler.
 
-    A generation is asked at once and told in order, so the search does not depend on which evaluation ends first.
+    A whole generation is asked before any of it is told, so the search does not depend on which evaluation ends first.
     """
 
     key: str
-    """What the sampler's seed is derived for, besides the run's seed."""
+    """The purpose in the key of the sampler's seed."""
 
     @abstractmethod
     def make_sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        """Return the sampler.
+        """Return a new sampler of Optuna.
 
         Args:
-            seed: Its seed, below 2**32.
+            seed: Its seed, in [0, 2**32).
         """
 
     @abstractmethod
     def distribution(self, decision: Decision) -> optuna.distributions.BaseDistribution:
-        """Return what the index of a decision's option is drawn from."""
+        """Return Optuna's distribution of the index of a decision's option."""
 
     def start(self, space: SearchSpace, directions: Sequence[Direction], seed: int) -> None:
-        """Open a study in memory."""
+        """Open a new study in memory."""
         self._space = space
         self._seed = seed
         self._trials: list[optuna.Trial] = []
@@ -67,8 +67,8 @@ class StudyStrategy(Strategy):
         architecture = self._space.random_architecture(generator)
         if not self._fallbacks:
             warnings.warn(
-                f"{MAX_CHILDREN} proposals of strategy {type(self).__name__} in a row were not valid, or not feasible: "
-                "a random architecture takes their place, here and whenever that happens again.",
+                f"{MAX_CHILDREN} proposals of strategy {type(self).__name__} in a row were not valid, or violated "
+                "constraints. A random architecture takes their place, now and whenever this happens again.",
                 NaspipeWarning,
                 stacklevel=2,
             )
@@ -86,7 +86,7 @@ class StudyStrategy(Strategy):
         return self._space.from_indices([trial.params[d.name] for d in self._space.decisions])
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Tell the generation's values in order."""
+        """Tell the study the outcomes of the generation, in order."""
         for trial, outcome in zip(self._trials, outcomes, strict=True):
             if outcome.values is None:
                 self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -95,7 +95,7 @@ class StudyStrategy(Strategy):
 
 
 def open_study(sampler: optuna.samplers.BaseSampler, directions: Sequence[Direction]) -> optuna.Study:
-    """Return a study in memory, without a line about it on the console."""
+    """Return a new study in memory, without a message on the console."""
     with quiet_optuna():
         return optuna.create_study(
             storage=optuna.storages.InMemoryStorage(),

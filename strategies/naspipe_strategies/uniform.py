@@ -1,4 +1,4 @@
-"""The uniform sampler: every subnet is an independent draw."""
+"""The sampler uniform: every subnet is an independent draw."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from naspipe.space.sampler import Sampler
 
 
 class UniformSampler(Sampler):
-    """Every decision uniformly at random, each subnet for itself.
+    """Draws each decision uniformly, independently for each subnet.
 
     Source: Guo et al., "Single Path One-Shot Neural Architecture Search with Uniform Sampling", 2020.
     """
 
     def start(self, space: SearchSpace, seed: int) -> None:
-        """Remember the space."""
+        """Remember the space and the seed."""
         self._space = space
         self._seed = seed
 

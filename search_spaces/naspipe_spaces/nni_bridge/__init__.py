@@ -1,1 +1,1 @@
-"""NNI's model spaces as search spaces; NNI itself is imported only when one is built."""
+"""NNI's model spaces as search spaces; NNI is imported only when a space is made."""

@@ -1,4 +1,4 @@
-"""What a model space is made of: found once in a process, on a model without memory for its weights."""
+"""Analysis of a model space: done once in a process, on a model without memory for its weights."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from naspipe.keys import keyed_random
 from naspipe.space import Decision, SearchSpace
 from naspipe.usercode import calling
 from naspipe.wording import listing
+from naspipe_spaces.nni_bridge.chain import Chain
 from naspipe_spaces.nni_bridge.conversion import Conversion
-from naspipe_spaces.nni_bridge.cutting import Chain
 from naspipe_spaces.nni_bridge.decisions import make_decisions, options_of
 from naspipe_spaces.nni_bridge.sharing import find_conditions, find_places, shared_fraction, shares_between_options
 from naspipe_spaces.nni_bridge.superkernels import Superkernel
 from naspipe_spaces.nni_bridge.tracing import trace
 
 PAIRS = 20
-"""Pairs of random architectures whose common parameters are counted."""
+"""Number of pairs of random architectures whose common parameters are counted."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What a model space is made of.
+    """The result of the analysis of a model space.
 
     Attributes:
-        mutables: What NNI says of every label.
-        constraints: Its rules.
+        mutables: NNI's mutable of every label.
+        constraints: NNI's constraints.
         decisions: The decisions.
-        warnings: What a user should know.
+        warnings: Messages to the user.
     """
 
     mutables: Mapping[str, Any]
@@ -47,13 +47,13 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Source:
-    """A model space to be built.
+    """A model space, as a configuration gives it.
 
     Attributes:
-        nni: What ``load_nni`` returns.
-        cls: The ``ModelSpace``.
-        arguments: Its arguments.
-        values: The most values that blocks may pass on, or None.
+        nni: The result of ``load_nni``.
+        cls: The subclass of ``ModelSpace``.
+        arguments: The arguments of its constructor.
+        values: Number of values that may pass between two blocks, at most; None: as few as possible.
     """
 
     nni: SimpleNamespace
@@ -62,7 +62,7 @@ class Source:
     values: int | None
 
     def build(self) -> Any:
-        """Return a new model.
+        """Build a new model.
 
         Raises:
             SpaceError: Its constructor raises an error.
@@ -71,11 +71,11 @@ class Source:
             return self.cls(**copy.deepcopy(dict(self.arguments)))
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """Return a model with choosers; it is changed in place."""
+        """Convert a model, in place, to one with choosers."""
         return Conversion(self.nni, model).run()
 
-    def cut(self, converted: nn.Module) -> list[nn.Module]:
-        """Return a converted model as a chain of modules; one, if its forward cannot be traced."""
+    def divide(self, converted: nn.Module) -> list[nn.Module]:
+        """Divide a converted model into a chain of modules; it stays one module if its forward cannot be traced."""
         graph = trace(converted)
         return [converted] if graph is None else Chain(converted, graph, self.values).modules
 
@@ -84,10 +84,10 @@ _FOUND: dict[tuple[type, str, int | None], Analysis] = {}
 
 
 def analyse(source: Source) -> Analysis:
-    """Return what a model space is made of.
+    """Return the analysis of a model space, from the cache of this process if it is there.
 
     Raises:
-        SpaceError: It cannot be built, or a choice of it is not between paths.
+        SpaceError: The model cannot be built, or has a choice that cannot be converted.
     """
     key = (source.cls, json.dumps(source.arguments, sort_keys=True, default=repr), source.values)
     if key not in _FOUND:
@@ -108,26 +108,26 @@ def _analyse(source: Source) -> Analysis:
     unseen = [label for label in mutables if label not in conditions]
     if unseen:
         raise SpaceError(
-            f"every decision of {name} must be made by a LayerChoice, InputChoice, Repeat, Cell or an argument of one "
-            f"of NNI's Mutable... modules, but {listing(unseen)} is not."
+            f"every decision of {name} must belong to a LayerChoice, InputChoice, Repeat, Cell or an argument of one "
+            f"of NNI's Mutable... modules, but {listing(unseen)} does not."
         )
     decisions = tuple(make_decisions(options, conditions))
     return Analysis(mutables, constraints, decisions, tuple(_warnings(source, converted, decisions)))
 
 
 def _build_without_memory(source: Source) -> Any:
-    """Build a model, on the meta device if it can be built there."""
+    """Build a model on the meta device, or on the CPU if that fails."""
     with torch.random.fork_rng(devices=[]):
         try:
             with torch.device("meta"):
                 return source.build()
         except SpaceError:
-            # It may compute with the values of tensors while it is built.
+            # The constructor may read the values of tensors.
             return source.build()
 
 
 class _Draws(SearchSpace):
-    """Draws from decisions; nothing is built of it."""
+    """A space for random draws only; it has no blocks."""
 
     def blocks(self) -> Iterator[nn.Module]:
         """Yield nothing."""
@@ -136,9 +136,9 @@ class _Draws(SearchSpace):
 
 def _warnings(source: Source, converted: nn.Module, decisions: tuple[Decision, ...]) -> Iterator[str]:
     name = source.cls.__name__
-    if len(source.cut(converted)) == 1:
+    if len(source.divide(converted)) == 1:
         yield (
-            f"{name} is one block, and so cannot be pipelined: its forward cannot be traced, or its choices share "
+            f"{name} is one block, so it cannot be pipelined: its forward cannot be traced, or its choices share "
             "parameters throughout. Write its forward as calls of modules and tensor operations."
         )
     places = find_places(converted)
@@ -148,5 +148,5 @@ def _warnings(source: Source, converted: nn.Module, decisions: tuple[Decision, .
         yield (
             f"options of {name} use the same weights: two random subnets have "
             f"{100 * shared_fraction(places, some):.0f} % of their parameters in common. Subnets that share weights "
-            "wait for each other, but for always-active ones within training.delay."
+            "wait for each other, except for always-active ones within training.delay."
         )

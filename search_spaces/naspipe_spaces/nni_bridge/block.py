@@ -1,4 +1,4 @@
-"""A block of a converted model space, and the module that is left of it for one architecture."""
+"""A block of a converted model space, and its extraction for one architecture."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from naspipe_spaces.nni_bridge.sharing import find_conditions, find_layers
 
 
 class NNIBlock(Block):
-    """Part of a model space: a module whose choosers follow the architecture of each call."""
+    """A block of a model space: a module whose choosers follow the architecture of each call."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Take a converted module.
+        """Wrap a converted module.
 
         Args:
-            module: Called with the payload.
+            module: The module, called with the payload.
         """
         super().__init__()
         self.module = module
         self._labels = tuple(find_conditions(module))
-        # Only the conditions are kept: a move to another device may replace the parameters.
+        # Only the conditions are kept, since a move to another device may replace the parameters.
         self._conditions = {name: layer.place.conditions for name, layer in find_layers(module).items()}
 
     def forward(self, x: Any, architecture: Architecture) -> Any:
-        """Run the module as the architecture says."""
+        """Run the module for an architecture."""
         with choosing(architecture):
             return self.module(x)
 
     def layers(self) -> Mapping[str, nn.Module]:
-        """Return what only some architectures use."""
+        """Return the layers that only some architectures use."""
         return {name: layer.module for name, layer in find_layers(self.module).items()}
 
     def used_layers(self, architecture: Architecture) -> Sequence[str]:
-        """Return the layers that run under the architecture."""
+        """Return the layers that run for an architecture."""
         return [name for name, conditions in self._conditions.items() if all(c.holds(architecture) for c in conditions)]
 
     def variant(self, architecture: Architecture) -> Hashable:
-        """Return the options of the decisions that are looked up here."""
+        """Return the options of the block's decisions."""
         return tuple(architecture.get(label, None) for label in self._labels)
 
     def extract(self, architecture: Architecture) -> nn.Module:
-        """Return the module without choices, made of copies."""
+        """Return a copy of the module without choices."""
         return Extraction(architecture).fix(self.module)
 
 
 class Extraction:
-    """Copies modules without their choices; what is shared before is shared after."""
+    """Copies modules without their choices; modules and tensors that are shared stay shared."""
 
     def __init__(self, choices: Choices) -> None:
-        """Prepare.
+        """Prepare the extraction.
 
         Args:
             choices: The architecture.

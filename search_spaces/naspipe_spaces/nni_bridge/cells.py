@@ -1,4 +1,4 @@
-"""Cells: nodes that sum operations on earlier nodes, where NNI's ``Cell`` stood."""
+"""Cells, whose nodes sum operations on earlier nodes; they replace NNI's ``Cell``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from naspipe_spaces.nni_bridge.choosers import Branch, Choices, Chooser, Conditi
 
 @dataclass(frozen=True)
 class CellShape:
-    """How a cell is wired.
+    """The connections of a cell.
 
     Attributes:
         label: Prefix of its decisions.
-        predecessors: Number of inputs, nodes 0 and up.
-        nodes: Nodes that are computed; all of them leave the cell.
-        operations: Operations summed at each of them.
-        concat_dim: Dimension along which the nodes are concatenated.
+        predecessors: Number of inputs, which are the first nodes.
+        nodes: Number of computed nodes; all of them are outputs of the cell.
+        operations: Number of operations that are summed at each computed node.
+        concat_dim: Dimension along which the outputs are concatenated.
     """
 
     label: str
@@ -32,7 +32,7 @@ class CellShape:
     concat_dim: int
 
     def computed(self) -> range:
-        """Return the nodes that are computed."""
+        """Return the indices of the computed nodes."""
         return range(self.predecessors, self.predecessors + self.nodes)
 
     def slots(self, node: int) -> list[tuple[str, str]]:
@@ -43,9 +43,9 @@ class CellShape:
         """Run a cell.
 
         Args:
-            owner: Has ``preprocessor`` and ``postprocessor``.
-            inputs: The predecessors, as one list or one by one.
-            terms: Returns the operations of a node with the node that each reads.
+            owner: The cell, with its ``preprocessor`` and ``postprocessor``.
+            inputs: The predecessors, as one list or as separate arguments.
+            terms: Returns for a node its operations, each with the index of the node that it reads.
         """
         predecessors = list(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else list(inputs)
         states = list(owner.preprocessor(predecessors))
@@ -55,10 +55,10 @@ class CellShape:
 
 
 class EdgeCell(Chooser):
-    """A cell in which every edge has candidates of its own: a ``Cell`` in NNI's supernets.
+    """A cell in which every edge has its own module for each operation, like a ``Cell`` in NNI's supernets.
 
-    An operation that reads a predecessor may differ from one that reads a node (its stride, in a reduction cell), so
-    that each has its own weights. Source: Liu et al., "DARTS: Differentiable Architecture Search", ICLR 2019.
+    An operation on a predecessor may differ from the same operation on a node (by its stride, in a reduction cell), so
+    each edge has its own weights. Source: Liu et al., "DARTS: Differentiable Architecture Search", ICLR 2019.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class EdgeCell(Chooser):
         preprocessor: Any,
         postprocessor: Any,
     ) -> None:
-        """Build every candidate of every edge.
+        """Build the modules of all edges.
 
         Args:
-            shape: The wiring.
-            candidates: Makes the candidates of an edge from (node, node that is read).
-            preprocessor: Maps the list of predecessors to one of the same length.
-            postprocessor: Called with the cell's output and the predecessors.
+            shape: The connections.
+            candidates: Makes the modules of an edge, by operation, from (node, node that is read).
+            preprocessor: Maps the list of predecessors to a list of the same length.
+            postprocessor: Called with the output of the cell and the predecessors.
         """
         super().__init__()
         self.shape = shape
@@ -101,7 +101,7 @@ class EdgeCell(Chooser):
         return terms
 
     def forward(self, *inputs: Any) -> Any:
-        """Run the chosen operations; called with the predecessors, as a list or one by one."""
+        """Run the chosen operations; the inputs are the predecessors, as one list or as separate arguments."""
         choices = choices_now()
         return self.shape.run(self, inputs, lambda node: self._terms(node, choices))
 
@@ -110,7 +110,7 @@ class EdgeCell(Chooser):
         return tuple(itertools.chain(*(slot for node in self.shape.computed() for slot in self.shape.slots(node))))
 
     def branches(self) -> Sequence[Branch]:
-        """Return every candidate of every edge."""
+        """Return all modules of all edges."""
         found = []
         for node in self.shape.computed():
             slots = self.shape.slots(node)
@@ -144,11 +144,11 @@ class FixedCell(nn.Module):
         preprocessor: Any,
         postprocessor: Any,
     ) -> None:
-        """Wire the operations up.
+        """Connect the operations.
 
         Args:
-            shape: The wiring.
-            terms: For every computed node its operations with the node that each reads.
+            shape: The connections.
+            terms: For every computed node its operations, each with the index of the node that it reads.
             preprocessor: As in ``EdgeCell``.
             postprocessor: As in ``EdgeCell``.
         """
@@ -166,5 +166,5 @@ class FixedCell(nn.Module):
         return list(zip(row, self.sources[place], strict=True))
 
     def forward(self, *inputs: Any) -> Any:
-        """Run the cell; called with the predecessors, as a list or one by one."""
+        """Run the cell; the inputs are the predecessors, as one list or as separate arguments."""
         return self.shape.run(self, inputs, self._terms)

@@ -1,7 +1,7 @@
-"""Modules that choose: each looks its decision up in the architecture of the call that it is in.
+"""Choosers: modules that look up their decision in the architecture of the current call.
 
-They stand where NNI's ``LayerChoice``, ``InputChoice`` and ``Repeat`` stood, compute the same, and keep
-no state: any number of subnets may be in flight. Shapes are those of whatever they hold.
+They replace NNI's ``LayerChoice``, ``InputChoice`` and ``Repeat``, and compute the same. They have no state, so any
+number of subnets may be in flight. Shapes are those of the modules in them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from naspipe.space import Option
 
 Choices = Mapping[str, Option]
-"""Options by the name of their decision: an architecture, or a part of one."""
+"""Options by the names of their decisions: an architecture, or some of its decisions."""
 
 _CHOICES: ContextVar[Choices] = ContextVar("naspipe_nni_choices")
 
 
 @contextmanager
 def choosing(choices: Choices) -> Iterator[None]:
-    """Let the choosers called within make these choices."""
+    """Let all choosers that are called within this context make these choices."""
     token = _CHOICES.set(choices)
     try:
         yield
@@ -34,17 +34,17 @@ def choosing(choices: Choices) -> Iterator[None]:
 
 
 def choices_now() -> Choices:
-    """Return the choices of the call that this is in."""
+    """Return the choices of the current call."""
     return _CHOICES.get()
 
 
 @dataclass(frozen=True)
 class Condition:
-    """When a branch runs.
+    """The condition under which a branch runs.
 
     Attributes:
-        labels: The decisions it depends on.
-        holds: Tells whether it runs under given options of them.
+        labels: The decisions that it depends on.
+        holds: Tells whether the branch runs for given options of these decisions.
     """
 
     labels: tuple[str, ...]
@@ -58,7 +58,7 @@ class Branch:
     Attributes:
         path: Its path within the chooser.
         module: The submodule.
-        condition: When it runs.
+        condition: The condition under which it runs.
     """
 
     path: str
@@ -74,52 +74,52 @@ class Chooser(nn.Module):
     """A module whose forward depends on decisions."""
 
     def labels(self) -> tuple[str, ...]:
-        """Return the decisions that it looks up itself."""
+        """Return the decisions of this chooser, without those of its submodules."""
         raise NotImplementedError
 
     def branches(self) -> Sequence[Branch]:
-        """Return the submodules that run under a condition; all others always run."""
+        """Return the submodules that run under a condition; other submodules always run."""
         return ()
 
     def fixed(self, choices: Choices, fix: Fix) -> nn.Module:
-        """Return the module without the choice, made of copies."""
+        """Return a copy of the module without the choice."""
         raise NotImplementedError
 
 
 class Switch(Chooser):
-    """One of several candidates, called with whatever it is called with: a ``LayerChoice``."""
+    """A choice among modules, which get the arguments of the call; it replaces ``LayerChoice``."""
 
     def __init__(self, label: str, candidates: Mapping[Option, nn.Module]) -> None:
-        """Take the candidates.
+        """Connect the options of a decision with their modules.
 
         Args:
             label: The decision.
-            candidates: A module for each of its options.
+            candidates: A module for each option.
         """
         super().__init__()
         self._label = label
         self._options = tuple(candidates)
-        # Not add_module, which refuses candidates with the name of a method.
+        # add_module would refuse options with the name of a method.
         self._modules.update({str(option): module for option, module in candidates.items()})
 
-    def candidate(self, option: Option) -> nn.Module:
+    def module_of(self, option: Option) -> nn.Module:
         """Return the module of an option."""
         module = self._modules[str(option)]
         assert module is not None
         return module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the chosen candidate."""
-        return self.candidate(choices_now()[self._label])(*args, **kwargs)
+        """Run the module of the chosen option."""
+        return self.module_of(choices_now()[self._label])(*args, **kwargs)
 
     def labels(self) -> tuple[str, ...]:
         """Return the one decision."""
         return (self._label,)
 
     def branches(self) -> Sequence[Branch]:
-        """Return the candidates."""
+        """Return the module of every option."""
         return [
-            Branch(str(option), self.candidate(option), Condition((self._label,), self._chooses(option)))
+            Branch(str(option), self.module_of(option), Condition((self._label,), self._chooses(option)))
             for option in self._options
         ]
 
@@ -127,12 +127,12 @@ class Switch(Chooser):
         return lambda choices: choices[self._label] == option
 
     def fixed(self, choices: Choices, fix: Fix) -> nn.Module:
-        """Return the chosen candidate."""
-        return fix(self.candidate(choices[self._label]))
+        """Return the module of the chosen option."""
+        return fix(self.module_of(choices[self._label]))
 
 
 class InputSwitch(Chooser):
-    """Some of several inputs, reduced to one: an ``InputChoice``."""
+    """A choice among inputs, which are then reduced to one; it replaces ``InputChoice``."""
 
     def __init__(self, label: str, reduction: str) -> None:
         """Describe the choice.
@@ -154,12 +154,12 @@ class InputSwitch(Chooser):
         return (self._label,)
 
     def fixed(self, choices: Choices, fix: Fix) -> nn.Module:
-        """Return the same for one option."""
+        """Return the reduction of the chosen inputs."""
         return FixedInput(self.reduction, choices[self._label])
 
 
 class FixedInput(nn.Module):
-    """Given ones of several inputs, reduced to one."""
+    """Fixed inputs among several, reduced to one."""
 
     def __init__(self, reduction: str, option: Option) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class FixedInput(nn.Module):
 
 
 def reduce_inputs(reduction: str, inputs: Sequence[Tensor], option: Option) -> Any:
-    """Choose inputs and reduce them in the order that NNI's ``ChosenInputs`` does."""
+    """Choose inputs and reduce them, in the order of NNI's ``ChosenInputs``."""
     chosen = [inputs[index] for index in (option if isinstance(option, tuple) else (option,))]  # type: ignore[index]
     if reduction == "none":
         return chosen
@@ -185,23 +185,23 @@ def reduce_inputs(reduction: str, inputs: Sequence[Tensor], option: Option) -> A
 
 
 class Depth(Protocol):
-    """A number of repetitions: a decision, or an expression of several."""
+    """A number of repetitions: a decision, or an expression of several decisions."""
 
     labels: tuple[str, ...]
 
     def __call__(self, choices: Choices) -> int:
-        """Return the number under given choices."""
+        """Return the number for given choices."""
 
 
 class Gate(Chooser):
-    """A module that runs only if the depth reaches it, and else passes its input on."""
+    """A module that runs only if the depth reaches it; otherwise the input passes unchanged."""
 
     def __init__(self, module: nn.Module, index: int, depth: Depth) -> None:
         """Wrap a module.
 
         Args:
-            module: Called with one value.
-            index: It runs if the depth is greater.
+            module: The module, called with one value.
+            index: The module runs if the depth is greater than this.
             depth: The depth.
         """
         super().__init__()
@@ -213,7 +213,7 @@ class Gate(Chooser):
         return self.depth(choices) > self.index
 
     def forward(self, x: Any) -> Any:
-        """Run the module, or pass the input on."""
+        """Run the module, or return the input."""
         return self.module(x) if self._runs(choices_now()) else x
 
     def labels(self) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ class Gate(Chooser):
         return self.depth.labels
 
     def branches(self) -> Sequence[Branch]:
-        """Return the module."""
+        """Return the module as a branch."""
         return [Branch("module", self.module, Condition(self.depth.labels, self._runs))]
 
     def fixed(self, choices: Choices, fix: Fix) -> nn.Module:
@@ -230,14 +230,14 @@ class Gate(Chooser):
 
 
 class Repeated(nn.Module):
-    """Modules one after another; those beyond the smallest depth are ``Gate``s: a ``Repeat``."""
+    """A sequence of modules, with a ``Gate`` around each beyond the smallest depth; it replaces ``Repeat``."""
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
 
     def forward(self, x: Any) -> Any:
-        """Run them."""
+        """Run the modules."""
         for block in self.blocks:
             x = block(x)
         return x

@@ -1,4 +1,4 @@
-"""From a model space of NNI's to a tree of ordinary modules and choosers, in place."""
+"""Conversion of a model space of NNI to ordinary modules and choosers, in place."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class Conversion:
     """Converts one model space; a module that occurs twice is converted once."""
 
     def __init__(self, nni: SimpleNamespace, model: nn.Module) -> None:
-        """Prepare.
+        """Prepare the conversion.
 
         Args:
-            nni: What ``load_nni`` returns.
+            nni: The result of ``load_nni``.
             model: An instance of a ``ModelSpace``; it is changed.
         """
         self._nni = nni
         self._model = model
         self._done: dict[int, nn.Module] = {}
-        self._kept: list[nn.Module] = []  # so that no id is used again
+        self._kept: list[nn.Module] = []  # keeps the modules alive, so that no id is reused
         self._mixed = [*self._own_mixed_operations(), *nni.operation.NATIVE_MIXED_OPERATIONS]
 
     def _own_mixed_operations(self) -> list[type]:
-        """Return the mixed operations that the model space brings for its own modules."""
+        """Return the mixed operations that the model space defines for its own modules."""
         hooks = getattr(type(self._model), "extra_oneshot_hooks", None)
         if hooks is None:
             return []
@@ -63,10 +63,10 @@ class Conversion:
         """Return the converted model.
 
         Raises:
-            SpaceError: A module makes choices in a way that cannot be converted.
+            SpaceError: A module has choices that cannot be converted.
         """
         self._refuse_dangling(self._model, "")
-        # Whoever makes a mutable asks this context for a default.
+        # New mutables take their defaults from this context.
         with self._nni.mutable.frozen_context():
             self._children(self._model, "")
         return self._model
@@ -105,12 +105,12 @@ class Conversion:
             for mixed in self._mixed:
                 if isinstance(module, mixed.bound_type):
                     try:
-                        # The policy is not asked: a superkernel looks its arguments up itself.
+                        # This hook is not used, since a superkernel looks up its arguments itself.
                         hooks = {"mixed_op_sampling": lambda *arguments: None}
                         with quiet():
                             kernel: nn.Module = superkernel_class(mixed).mutate(module, path, {}, hooks)
                     except (TypeError, ValueError, NotImplementedError) as error:
-                        raise SpaceError(f"module {path!r} cannot share its weights among options: {error}") from error
+                        raise SpaceError(f"options of module {path!r} cannot share its weights: {error}") from error
                     return kernel.train(module.training)
         self._refuse_dangling(module, path)
         result = plain(module)
@@ -134,7 +134,7 @@ class Conversion:
     def _cell(self, module: Any, path: str) -> nn.Module:
         factory = module.op_candidates_factory
         if factory is None:
-            # Without a factory NNI copies the candidates of the last operation to every edge, as its supernets do.
+            # Without a factory, NNI's supernets copy the modules of the last operation to every edge.
             factory = {str(name): module.ops[-1][-1][name] for name in module.ops[-1][-1].names}
 
         def candidates(node: int, source: int) -> dict[str, nn.Module]:
@@ -151,22 +151,22 @@ class Conversion:
         return EdgeCell(shape, candidates, *sides)
 
     def _refuse_dangling(self, module: nn.Module, path: str) -> None:
-        """Raise an error if a module makes choices that nothing here knows how to make."""
+        """Raise an error if a module has choices that cannot be converted."""
         constraint = self._nni.mutable.annotation.Constraint
         mutables = [m for m in getattr(module, "mutables", ()) if not isinstance(m, constraint)]
         if mutables:
             where = f"module {path!r} ({type(module).__name__})" if path else type(module).__name__
             raise SpaceError(
-                f"choices must be made by LayerChoice, InputChoice, Repeat, Cell or arguments of NNI's Mutable... "
-                f"modules, but {where} makes {listing(str(m) for m in mutables)} itself. Express the choice by those."
+                f"choices must belong to LayerChoice, InputChoice, Repeat, Cell or arguments of NNI's Mutable... "
+                f"modules, but {where} has {listing(str(m) for m in mutables)} itself. Express the choice by these."
             )
 
 
 def is_chooser(module: nn.Module) -> bool:
-    """Tell whether a module chooses."""
+    """Tell whether a module is a chooser."""
     return isinstance(module, Chooser)
 
 
 def holds_choices(module: nn.Module) -> bool:
-    """Tell whether a module or anything below it chooses."""
+    """Tell whether a module or one of its submodules is a chooser."""
     return any(isinstance(child, Chooser) for child in module.modules())

@@ -1,4 +1,4 @@
-"""Decisions from the labels of a model space, and their options as NNI writes them."""
+"""Decisions from the labels of a model space, and the conversion of options from and to NNI."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from naspipe.usercode import calling
 from naspipe_spaces.nni_bridge.choosers import Condition
 
 MOST_OPTIONS = 4_096
-"""The most options that a choice of several inputs may have."""
+"""The largest number of options that a choice of several inputs may have."""
 
 
 def make_decisions(
     options: Mapping[str, tuple[Option, ...]], conditions: Mapping[str, list[tuple[Condition, ...]]]
 ) -> list[Decision]:
-    """Return the decisions, parents before children."""
+    """Return the decisions, parents before their children.
+
+    Args:
+        options: The options of each label.
+        conditions: For each label, the conditions of every place in which it is looked up.
+    """
     whens = {label: _when(label, options, conditions[label]) for label in options}
     ordered: list[Decision] = []
     waiting = list(options)
@@ -31,7 +36,7 @@ def make_decisions(
                 waiting.remove(label)
                 break
         else:
-            # They wait for each other: then let the first always exist, which is only less neat.
+            # In a circle of parents, the first decision exists always. That is correct, but not minimal.
             whens[waiting[0]] = None
     return ordered
 
@@ -39,11 +44,11 @@ def make_decisions(
 def _when(
     label: str, options: Mapping[str, tuple[Option, ...]], places: list[tuple[Condition, ...]]
 ) -> tuple[str, tuple[Option, ...]] | None:
-    """Return the decision, and its options, under which another is looked up anywhere; None if always."""
+    """Return the parent of a decision and the options under which it exists; None if it always exists."""
     shared = [{c.labels[0] for c in place if len(c.labels) == 1 and c.labels[0] != label} for place in places]
     if not shared or not all(shared):
         return None
-    # The innermost decision that all places have in common.
+    # The innermost decision that is in the conditions of all places.
     for condition in reversed(places[0]):
         parent = condition.labels[0]
         if len(condition.labels) == 1 and all(parent in labels for labels in shared):
@@ -57,7 +62,11 @@ def _when(
 
 
 def options_of(nni: SimpleNamespace, label: str, mutable: Any) -> tuple[Option, ...]:
-    """Return the options of a label."""
+    """Return the options of a label.
+
+    Raises:
+        SpaceError: They are not listed values, or too many.
+    """
     if isinstance(mutable, nni.mutable.Categorical):
         with calling(f"the options of decision {label!r}", SpaceError):
             return Decision(label, mutable.values).options
@@ -78,14 +87,14 @@ def options_of(nni: SimpleNamespace, label: str, mutable: Any) -> tuple[Option, 
 
 
 def to_nni(nni: SimpleNamespace, mutable: Any, option: Option) -> Any:
-    """Return an option as NNI writes it."""
+    """Return an option as a value of NNI."""
     if isinstance(mutable, nni.mutable.CategoricalMultiple):
         return list(option) if isinstance(option, tuple) else [option]
     return next((value for value in mutable.values if _same(value, option)), option)
 
 
 def from_nni(nni: SimpleNamespace, mutable: Any, value: Any) -> Option:
-    """Return a value of a sample as an option."""
+    """Return a value of NNI as an option."""
     if isinstance(mutable, nni.mutable.CategoricalMultiple):
         known = list(mutable.values)
         values = sorted(

@@ -1,4 +1,4 @@
-"""NNI, imported on first use and with the state it changes put back."""
+"""NNI, imported on first use; the state that its import changes is restored."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from naspipe.errors import PluginError
 
 
 def load_nni() -> SimpleNamespace:
-    """Import what the bridge needs of NNI 3.0.
+    """Import the modules of NNI 3.0 that the bridge needs.
 
     Returns:
         The modules ``nn`` (``nni.nas.nn.pytorch``), ``cell``, ``mutable``, ``operation`` (of the superkernels) and
         ``strategy``.
 
     Raises:
-        PluginError: NNI is missing, or cannot be imported here.
+        PluginError: NNI is missing, or cannot be imported.
     """
     python_state = random.getstate()
     try:
         with warnings.catch_warnings():
-            # NNI 3.0 wraps every class of torch.nn; torch 2.13 has two there that are no modules (November 2026).
+            # NNI 3.0 wraps every class of torch.nn; in torch 2.13 two of them are not modules (November 2026).
             warnings.filterwarnings("ignore", ".*is found to be not a nn.Module", RuntimeWarning)
             return SimpleNamespace(
                 nn=importlib.import_module("nni.nas.nn.pytorch"),
@@ -47,13 +47,13 @@ def load_nni() -> SimpleNamespace:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep back what NNI says of arguments that it has gathered itself."""
+    """Silence NNI's log, and its warnings about arguments that it collected itself."""
     logger = logging.getLogger("nni")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            # NNI 3.0 passes the arguments of its mixed operations on as one mapping (November 2026).
+            # NNI 3.0 passes the arguments of its mixed operations as one mapping (November 2026).
             warnings.filterwarnings("ignore", "Found positional arguments", UserWarning)
             yield
     finally:

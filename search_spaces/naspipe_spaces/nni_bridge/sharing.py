@@ -1,4 +1,4 @@
-"""Which parameters of a converted model are shared by which architectures."""
+"""The parameters of a converted model, with the conditions under which architectures use them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from naspipe_spaces.nni_bridge.conversion import holds_choices
 
 @dataclass(frozen=True)
 class Place:
-    """Parameters that run under the same conditions.
+    """A module whose parameters are used under the same conditions.
 
     Attributes:
-        path: Path of the module that holds them.
-        module: The module: without choices below it, or a superkernel, or only its own parameters count.
-        conditions: All must hold, the outer ones first; without any it always runs.
-        whole: Whether the parameters of the modules below count too.
+        path: Path of the module.
+        module: The module.
+        conditions: All of them must hold, the outer ones first; without conditions the module always runs.
+        whole: Whether the parameters of its submodules are included; else only its own ones are.
     """
 
     path: str
@@ -35,12 +35,12 @@ class Place:
         return list(self.module.parameters(recurse=self.whole))
 
     def is_used(self, choices: Choices) -> bool:
-        """Tell whether an architecture runs it."""
+        """Tell whether an architecture runs the module."""
         return all(condition.holds(choices) for condition in self.conditions)
 
 
 class Group(nn.Module):
-    """Parameters that make up a layer but are no module of their own; never called."""
+    """A layer's parameters that are not a module of their own; it is never called."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__()
@@ -52,8 +52,8 @@ class StrictLayer:
     """A layer that only some architectures use.
 
     Attributes:
-        module: Holds exactly its parameters.
-        place: Where they are and when they run.
+        module: A module with exactly the parameters of the layer.
+        place: Their place, with the conditions.
     """
 
     module: nn.Module
@@ -61,14 +61,14 @@ class StrictLayer:
 
 
 def find_places(root: nn.Module) -> list[Place]:
-    """Return where the parameters of a module are; a module that occurs twice is found twice."""
+    """Return all places with parameters in a module; a module that occurs twice has two places."""
     return [place for place in _walk(root, "", ()) if place.parameters()]
 
 
 def find_layers(root: nn.Module) -> dict[str, StrictLayer]:
     """Return the strict layers of a module, by path.
 
-    Parameters that run under more than one set of conditions are in none of them.
+    Parameters with several places belong to no layer, so they are always active.
     """
     places = find_places(root)
     counts = Counter(id(parameter) for place in places for parameter in place.parameters())
@@ -82,19 +82,20 @@ def find_layers(root: nn.Module) -> dict[str, StrictLayer]:
 
 
 def shares_between_options(places: Sequence[Place]) -> bool:
-    """Tell whether a parameter that only some architectures use is in more than one place."""
+    """Tell whether a parameter under a condition has more than one place."""
     counts = Counter(id(parameter) for place in places for parameter in place.parameters())
     return any(counts[id(p)] > 1 for place in places if place.conditions for p in place.parameters())
 
 
 def shared_fraction(places: Sequence[Place], architectures: Sequence[Architecture]) -> float:
-    """Return what share of their parameters random subnets have in common, averaged over pairs (Jaccard index).
+    """Return the fraction of parameters that two subnets have in common (Jaccard index), averaged over pairs.
 
-    A parameter that an architecture uses a part of counts as a whole: whoever updates it updates a tensor.
+    A parameter counts as a whole even if an architecture uses only some of its elements, since an update changes the
+    whole tensor.
 
     Args:
-        places: Of the whole model.
-        architectures: Two or more; each is compared with the next.
+        places: The places of the whole model.
+        architectures: At least two; each is compared with the next.
     """
     sizes = [sum(parameter.numel() for parameter in place.parameters()) for place in places]
     used = [[place.is_used(architecture) for place in places] for architecture in architectures]
@@ -107,7 +108,7 @@ def shared_fraction(places: Sequence[Place], architectures: Sequence[Architectur
 
 
 def find_conditions(root: nn.Module) -> dict[str, list[tuple[Condition, ...]]]:
-    """Return for every decision under which conditions it is looked up, once for each place."""
+    """Return for every decision the conditions under which it is looked up, for each place."""
     found: dict[str, list[tuple[Condition, ...]]] = {}
     for chooser, conditions in _choosers(root, ()):
         for label in chooser.labels():
@@ -136,7 +137,7 @@ def _choosers(module: nn.Module, conditions: tuple[Condition, ...]) -> Iterator[
 def _below(
     module: nn.Module, conditions: tuple[Condition, ...]
 ) -> Iterator[tuple[str, nn.Module, tuple[Condition, ...]]]:
-    """Yield path, module and conditions of everything directly below a module."""
+    """Yield path, module and conditions of the children of a module; for a chooser, also of its branches."""
     branches = module.branches() if isinstance(module, Chooser) else ()
     yield from ((branch.path, branch.module, (*conditions, branch.condition)) for branch in branches)
     inside = {id(part) for branch in branches for part in (branch.module, *_owners(module, branch.path))}
@@ -146,7 +147,7 @@ def _below(
 
 
 def _owners(module: nn.Module, path: str) -> list[nn.Module]:
-    """Return the containers between a module and what is at a path below it."""
+    """Return the containers between a module and the submodule at a path."""
     found = []
     for part in path.split(".")[:-1]:
         child = module._modules[part]

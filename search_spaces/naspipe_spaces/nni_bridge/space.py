@@ -1,4 +1,4 @@
-"""The search space ``nni``: a ``ModelSpace`` of NNI's made of path choices, cut into a chain of blocks.
+"""The space ``nni``: a ``ModelSpace`` of NNI, divided into a chain of blocks.
 
 Source: NNI 3.0 (Microsoft, 2023), https://github.com/microsoft/nni; its one-shot supernets compute the same.
 """
@@ -24,7 +24,7 @@ from naspipe_spaces.nni_bridge.library import load_nni
 
 
 class NNISpace(SearchSpace):
-    """A model space of NNI's: a decision for each of its labels, a strict layer for each candidate."""
+    """A model space of NNI: a decision for each of its labels, a strict layer for each candidate."""
 
     def __init__(
         self,
@@ -32,17 +32,17 @@ class NNISpace(SearchSpace):
         arguments: dict[str, Any] | None = None,
         values: Annotated[int, Field(ge=1)] | None = None,
     ) -> None:
-        """Build the model space and see what it is made of.
+        """Build and analyse the model space.
 
         Args:
-            model: The class, a ``ModelSpace``: ``package.module:Class`` or ``file.py:Class``.
-            arguments: Its arguments.
-            values: The most values that blocks may pass on; by default the fewest that cut the model at all. More
-                cut it finer, inside cells.
+            model: The subclass of ``ModelSpace``: ``package.module:Class`` or ``file.py:Class``.
+            arguments: The arguments of its constructor.
+            values: Number of values that may pass between two blocks, at most; by default the smallest number with
+                which the model can be divided. With more, cells are divided too.
 
         Raises:
-            PluginError: NNI is missing, or the class cannot be imported or is no ``ModelSpace``.
-            SpaceError: It cannot be built, or a choice of it is not between paths.
+            PluginError: NNI is missing, or the class cannot be imported or is not a ``ModelSpace``.
+            SpaceError: The model cannot be built, or has a choice that cannot be converted.
         """
         self._nni = load_nni()
         with importing(f"model {model!r}"):
@@ -56,8 +56,8 @@ class NNISpace(SearchSpace):
         super().__init__(self._analysis.decisions)
 
     def blocks(self) -> Iterator[nn.Module]:
-        """Yield the blocks; the weights are those of the whole model, drawn before the first."""
-        for module in self._source.cut(self._source.convert(self._source.build())):
+        """Yield the blocks; all weights are drawn before the first block, when the model is built."""
+        for module in self._source.divide(self._source.convert(self._source.build())):
             yield NNIBlock(module)
 
     @property
@@ -66,14 +66,14 @@ class NNISpace(SearchSpace):
         return bool(self._analysis.constraints)
 
     def is_valid(self, architecture: Architecture) -> bool:
-        """Tell whether the constraints of the model space hold."""
+        """Tell whether an architecture satisfies NNI's constraints."""
         sample = self.to_sample(architecture)
         return all(constraint.contains(sample) for constraint in self._analysis.constraints)
 
     def to_sample(self, architecture: Mapping[str, Option]) -> dict[str, Any]:
-        """Return an architecture as a sample of NNI's, for ``freeze`` and its other methods.
+        """Return an architecture as a sample of NNI, for ``freeze`` and other methods.
 
-        Labels whose decision does not exist in the architecture get their first option: nothing depends on it.
+        Labels whose decision does not exist in the architecture get their first option, which has no effect.
         """
         return {
             label: to_nni(self._nni, mutable, architecture.get(label, self.decision(label).options[0]))
@@ -81,16 +81,16 @@ class NNISpace(SearchSpace):
         }
 
     def from_sample(self, sample: Mapping[str, Any]) -> Architecture:
-        """Return a sample of NNI's as an architecture.
+        """Return a sample of NNI as an architecture.
 
         Raises:
-            ArchitectureError: A label is missing or unknown, or a value is not offered.
+            ArchitectureError: A label is missing or unknown, or a value is not an option.
         """
         unknown = [label for label in sample if label not in self._analysis.mutables]
         if unknown:
             raise ArchitectureError(
-                f"a sample of {self._source.cls.__name__} must have its labels, but has {listing(unknown)}. "
-                f"It has {listing(self._analysis.mutables)}."
+                f"a sample of {self._source.cls.__name__} must have only its labels, but has {listing(unknown)}. "
+                f"The labels are {listing(self._analysis.mutables)}."
             )
         choices: dict[str, Option] = {}
         for decision in self.decisions:

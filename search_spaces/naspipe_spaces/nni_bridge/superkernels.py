@@ -1,4 +1,4 @@
-"""Superkernels: one weight that every option uses a part of, as NNI's mixed operations slice it."""
+"""Superkernels: one weight of which every option uses a slice, like NNI's mixed operations."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from naspipe_spaces.nni_bridge.choosers import Choices, Chooser, Fix, choices_no
 
 
 def labels_of(expression: Any) -> tuple[str, ...]:
-    """Return the decisions in an expression of NNI's."""
+    """Return the decisions in an expression of NNI."""
     return tuple(dict.fromkeys(symbol.label for symbol in expression.leaf_symbols()))
 
 
 def evaluate(expression: Any, choices: Choices) -> Any:
-    """Return the value of an expression of NNI's; an architecture's options need no check."""
+    """Return the value of an expression of NNI for given choices."""
     return expression.evaluate({label: choices[label] for label in labels_of(expression)})
 
 
 class Superkernel(Chooser):
-    """The part of a mixed operation that asks for its arguments; mixed into NNI's own classes."""
+    """A mix-in for NNI's mixed operations: it looks up their arguments in the choices of the current call."""
 
     mutable_arguments: dict[str, Any]
     init_arguments: dict[str, Any]
@@ -37,13 +37,13 @@ class Superkernel(Chooser):
         return {**self.init_arguments, **{n: evaluate(value, choices) for n, value in self.mutable_arguments.items()}}
 
     def forward_argument(self, name: str) -> Any:
-        """Return one argument for the call that this is in; NNI's forward asks for it."""
+        """Return one argument for the current call; NNI's forward calls this."""
         if name not in self.mutable_arguments:
             return self.init_arguments[name]
         return evaluate(self.mutable_arguments[name], choices_now())
 
     def slices(self, choices: Choices) -> dict[str, Tensor]:
-        """Return the parts of the parameters that an architecture uses, by name."""
+        """Return the slices of the parameters that an architecture uses, by name."""
         weights: Mapping[str, Tensor | None] = self.freeze_weight(**self.arguments(choices))  # type: ignore[operator]
         return {name: weight for name, weight in weights.items() if weight is not None}
 
@@ -59,7 +59,7 @@ class Superkernel(Chooser):
             if name in own
         }
         module.load_state_dict(weights, strict=False, assign=True)
-        # What is left are a normalisation's running statistics, which start anew.
+        # The other buffers are running statistics of normalisations, which are reset.
         device = next((weight.device for weight in weights.values()), torch.device("cpu"))
         for owner in module.modules():
             for name, buffer in owner.named_buffers(recurse=False):
@@ -72,14 +72,14 @@ class Superkernel(Chooser):
 
 @functools.cache
 def superkernel_class(mixed: type) -> Any:
-    """Return a mixed operation of NNI's that looks its arguments up."""
+    """Return a subclass of a mixed operation of NNI that looks up its arguments."""
     return type(f"Superkernel{mixed.__name__}", (Superkernel, mixed), {})
 
 
 def plain(module: nn.Module) -> nn.Module:
-    """Return a parametrised module of NNI's as the torch module that it wraps, with the same tensors.
+    """Return a parametrised module of NNI as the torch module that it wraps, with the same tensors.
 
-    One that wraps nothing, or has a forward of its own, is returned as it is.
+    A module that wraps nothing, or has its own forward, is returned unchanged.
     """
     bound = getattr(type(module), "_bound_type", None)
     if bound is None or type(module).forward is not bound.forward:

@@ -1,4 +1,4 @@
-"""From a converted model to its graph: torch.fx, with everything that makes no choice, or chooses, as one node."""
+"""The graph of a converted model by torch.fx; a module without choosers is one node, and so is a chooser."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from naspipe_spaces.nni_bridge.conversion import holds_choices, is_chooser
 def trace(model: nn.Module) -> fx.Graph | None:
     """Return the graph of a model.
 
-    A module below it whose forward cannot be traced (it depends on the values of its input) becomes one node.
+    A submodule whose forward cannot be traced, because it depends on the values of its input, becomes one node.
 
     Args:
-        model: Converted; called with one value.
+        model: A converted model, called with one value.
 
     Returns:
-        The graph, or None: the model's own forward cannot be traced.
+        The graph, or None if the model's own forward cannot be traced.
 
     Raises:
-        SpaceError: Its forward takes more than one value.
+        SpaceError: Its forward does not take exactly one value.
     """
     _require_one_input(model)
     opaque: set[int] = set()
@@ -35,7 +35,7 @@ def trace(model: nn.Module) -> fx.Graph | None:
             return training.graph
         blamed = training.blamed or evaluation.blamed
         if blamed is None:
-            # The forward does different things in the two modes.
+            # The forward differs between training and evaluation mode.
             readers = [m for m in (*training.readers, *evaluation.readers) if m is not model and id(m) not in opaque]
             blamed = readers[0] if readers else model
         if blamed is model:
@@ -57,7 +57,13 @@ def _require_one_input(model: nn.Module) -> None:
 
 
 class _Attempt:
-    """What a trace came to: a graph, or whom to blame; and who asked whether it is training."""
+    """The result of one trace.
+
+    Attributes:
+        graph: The graph, or None if the trace failed.
+        blamed: The module in which the trace failed, or None.
+        readers: The modules that read their training flag.
+    """
 
     def __init__(self) -> None:
         self.graph: fx.Graph | None = None
@@ -66,7 +72,7 @@ class _Attempt:
 
 
 class _Mode(int):
-    """A training flag that notes who reads it."""
+    """A training flag that notes its readers."""
 
     note: Callable[[], None]
 
@@ -76,7 +82,7 @@ class _Mode(int):
 
 
 class _Tracer(fx.Tracer):
-    """Traces into modules that hold choices, and treats all others as one node."""
+    """Traces into modules that contain choosers, and makes other modules one node."""
 
     def __init__(self, opaque: set[int]) -> None:
         super().__init__()
@@ -90,7 +96,7 @@ class _Tracer(fx.Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a module; the stack keeps the one in which an exception came up."""
+        """Call a module; after an exception, the stack shows the module that raised it."""
         self.stack.append(m)
         result = super().call_module(m, forward, args, kwargs)
         self.stack.pop()
@@ -115,7 +121,7 @@ def _trace_once(model: nn.Module, opaque: set[int], training: bool) -> _Attempt:
         attempt.graph = tracer.trace(model, optional or None)
         _drop_optional(attempt.graph)
     except Exception:
-        # Whatever a forward raises on placeholders says only that it needs more than placeholders.
+        # Any exception of a forward on placeholders means that it cannot be traced.
         attempt.blamed = tracer.stack[-1] if tracer.stack else model
     finally:
         for module, before in modes.items():
@@ -124,7 +130,7 @@ def _trace_once(model: nn.Module, opaque: set[int], training: bool) -> _Attempt:
 
 
 def _drop_optional(graph: fx.Graph) -> None:
-    """Take the placeholders of optional arguments out, with the checks that fx adds for them."""
+    """Remove the placeholders of optional arguments, with the checks that fx adds for them."""
     extra = [node for node in graph.nodes if node.op == "placeholder"][1:]
     dependent = set(extra)
     for node in graph.nodes:

@@ -1,1 +1,1 @@
-"""Transformer search spaces over one set of candidate layers: translation, language modelling, images."""
+"""Transformer search spaces with a common set of candidate layers, for translation, language models and images."""

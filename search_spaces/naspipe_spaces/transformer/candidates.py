@@ -1,4 +1,4 @@
-"""The candidate layers of a block: 24 operators, widened to 48, 72 and 96.
+"""The candidate layers of a block: 24 operators, with inner widths that make them 48, 72 or 96.
 
 Source of the operators: So et al., "The Evolved Transformer", ICML 2019.
 """
@@ -21,10 +21,10 @@ from naspipe_spaces.transformer.operators import (
 from naspipe_spaces.transformer.parameters import Count
 
 COUNTS: tuple[int, ...] = get_args(Count)
-"""How many candidates a block may have."""
+"""The possible numbers of candidates of a block."""
 
 MOST_HEADS = 16
-"""The most heads of a candidate; they divide every inner width, since they divide the width."""
+"""The largest number of heads of a candidate; it divides the width, and so every inner width."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Candidate:
 
     Attributes:
         kind: ``conv``, ``sep_conv``, ``light_conv``, ``attention`` or ``glu``.
-        kernel: Positions that a convolution sees; 0 for what is none.
-        heads: Heads that attention has or kernels that a lightweight convolution has; 0 for the others.
-        widening: The inner width, in widths.
+        kernel: Kernel size of a convolution; 0 for other kinds.
+        heads: Number of heads of attention, or of kernels of a lightweight convolution; 0 for other kinds.
+        widening: Ratio of the inner width to the width.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The option that chooses it, such as ``light_conv7_h4_w2``."""
+        """Its option, such as ``light_conv7_h4_w2``."""
         kernel = f"{self.kernel}x1" if self.kind == "conv" else str(self.kernel or "")
         heads = f"_h{self.heads}" if self.heads else ""
         widening = f"_w{self.widening}" if self.widening > 1 else ""
@@ -55,8 +55,8 @@ class Candidate:
         """Return a new operator.
 
         Args:
-            width: Channels in and out.
-            causal: Whether no position may see a later one.
+            width: Channels of input and output.
+            causal: Whether each position sees only earlier ones and itself.
         """
         inner = self.widening * width
         match self.kind:
@@ -83,14 +83,14 @@ def _operators(widening: int) -> list[Candidate]:
 
 
 CANDIDATES: tuple[Candidate, ...] = tuple(candidate for w in (1, 2, 3, 4) for candidate in _operators(w))
-"""All 96; a block with fewer has the first ones."""
+"""All 96 candidates; a block with fewer has the first ones."""
 
 
 def choose_candidates(count: int) -> Sequence[Candidate]:
     """Return the candidates of a block.
 
     Raises:
-        SpaceError: There is no set of this size.
+        SpaceError: A block cannot have this number of candidates.
     """
     if count not in COUNTS:
         raise SpaceError(f"candidates must be one of {', '.join(map(str, COUNTS))}, but is {count!r}.")
@@ -98,15 +98,15 @@ def choose_candidates(count: int) -> Sequence[Candidate]:
 
 
 def require_width(width: int) -> None:
-    """Raise an error if some candidate cannot split the width into its heads.
+    """Raise an error if the heads of some candidate do not divide the width.
 
     Raises:
-        SpaceError: It cannot.
+        SpaceError: They do not.
     """
     if width < 1 or width % MOST_HEADS:
         below = width // MOST_HEADS * MOST_HEADS
         nearest = f"{below} or {below + MOST_HEADS}" if below > 0 else str(MOST_HEADS)
         raise SpaceError(
-            f"width must be a multiple of {MOST_HEADS}, the most heads of a candidate, but is {width}. "
+            f"width must be a multiple of {MOST_HEADS}, the largest number of heads of a candidate, but is {width}. "
             f"Set it to {nearest}."
         )

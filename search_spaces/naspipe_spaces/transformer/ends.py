@@ -2,9 +2,9 @@
 
 Shapes: N samples, T positions, D width, V words; images (N, C, H, W) of P patches.
 
-Words get sinusoidal positions: they have no parameters, so nothing more is always active, and they mean the same at
-lengths that training rarely saw. Patches get learned ones: an image has always the same patches, so each is trained
-at every step, and a sinusoid knows nothing of rows.
+Words get sinusoidal positions. These have no parameters, so they add no always-active layer, and they generalise to
+lengths that are rare in training. Patches get learned positions: every image has the same patches, so each position is
+trained at every step, and sinusoids would not describe rows and columns.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from naspipe.errors import SpaceError
 from naspipe_spaces.transformer.layers import PairPayload, SequencePayload
 
 PAD = 0
-"""The word that fills sequences up to one length."""
+"""The id of padding, which fills sequences up to one length."""
 
 
 class WordEmbedding(nn.Module):
     """Words and their positions as vectors."""
 
     def __init__(self, vocabulary: int, width: int, max_length: int, dropout: float, parameter: str) -> None:
-        """Make the table; the row of the padding is zero and stays so.
+        """Make the table of embeddings; that of the padding is zero and is not trained.
 
         Args:
-            vocabulary: V, the padding included.
+            vocabulary: V, including the padding.
             width: D.
-            max_length: The longest sequence.
-            dropout: Chance that an element is dropped.
-            parameter: The space's parameter that gave ``vocabulary``, for errors.
+            max_length: Largest T.
+            dropout: Probability that an element is dropped, in [0, 1).
+            parameter: Name of the space's parameter for ``vocabulary``, for messages.
         """
         super().__init__()
         self.table = nn.Embedding(vocabulary, width, padding_idx=PAD)
@@ -61,15 +61,15 @@ class WordEmbedding(nn.Module):
         if ids.shape[1] > self.max_length:
             raise SpaceError(
                 f"sequences must have at most max_length = {self.max_length} positions, but one has {ids.shape[1]}. "
-                f"Set space.max_length to {ids.shape[1]} or more, or let the task cut them."
+                f"Set space.max_length to {ids.shape[1]} or more, or let the task truncate them."
             )
-        # On a GPU the look would wait for it at every step, and meta tensors have no values.
+        # On a GPU this check would synchronise at every step, and meta tensors have no values.
         if ids.device.type == "cpu" and ids.numel():
             lowest, highest = (int(bound) for bound in ids.aminmax())
             vocabulary = self.table.num_embeddings
             if lowest < 0 or highest >= vocabulary:
                 raise SpaceError(
-                    f"words must be at least 0 and below {self.parameter} = {vocabulary}, but go from {lowest} to "
+                    f"words must be at least 0 and below {self.parameter} = {vocabulary}, but are from {lowest} to "
                     f"{highest}. Set space.{self.parameter} to the number of the task's words."
                 )
 
@@ -88,7 +88,7 @@ class OneSequence(nn.Module):
 
 
 class TwoSequences(nn.Module):
-    """The first block of an encoder and decoder: words of source and target to one payload."""
+    """The first block of an encoder and decoder: the words of source and target to one payload."""
 
     def __init__(self, source: WordEmbedding, target: WordEmbedding) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class TwoSequences(nn.Module):
             inputs: Source (N, S) and target (N, T).
 
         Raises:
-            SpaceError: They are no pair.
+            SpaceError: They are not a pair.
         """
         if not isinstance(inputs, (tuple, list)) or len(inputs) != 2:
             raise SpaceError(
@@ -156,7 +156,7 @@ class SequenceHead(nn.Module):
 
 
 class TargetHead(SequenceHead):
-    """The last block of an encoder and decoder: the same, of the target."""
+    """The last block of an encoder and decoder: norm, and logits of every word at every position of the target."""
 
     def forward(self, payload: PairPayload) -> Tensor:  # type: ignore[override]  # another payload
         """Return logits (N, T, V)."""
@@ -178,7 +178,7 @@ class ImageHead(nn.Module):
 
 
 def sinusoids(length: int, width: int, device: torch.device) -> Tensor:
-    """Return the positions of Vaswani et al. (2017): sines in the first half of the channels, cosines in the second.
+    """Return the positions of Vaswani et al. (2017): sines in the first half of the channels, then cosines.
 
     Returns:
         (length, width), in [-1, 1].

@@ -1,6 +1,6 @@
-"""Candidate layers as a block runs them: pre-norm, residual, each with norms of its own.
+"""Candidate layers as a block runs them: pre-norm and residual, each with its own norms.
 
-A norm shared by the candidates of a block would be used by every subnet, and so tie them all together.
+If the candidates of a block shared a norm, every subnet would use it, and all subnets would depend on each other.
 
 Payloads: (x, mask) where there is one sequence; (source, source_mask, target, target_mask) where there are two.
 Shapes: sequences (N, T, D), masks (N, T), True at real positions, or None where nothing is padded.
@@ -25,7 +25,7 @@ PairPayload = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class CandidateBlock(ChoiceBlock):
-    """A choice of candidates that all return the form they were given."""
+    """A choice of candidates that all return the tensor spec of their input."""
 
     def __init__(
         self, decision: Decision, candidates: Sequence[Candidate], make: Callable[[Candidate], nn.Module]
@@ -33,15 +33,15 @@ class CandidateBlock(ChoiceBlock):
         """Build the candidates.
 
         Args:
-            decision: Its options are the candidates' names.
-            candidates: What can be chosen.
-            make: Makes the layer of a candidate, called with the payload alone.
+            decision: The decision, whose options are the names of the candidates.
+            candidates: The candidates.
+            make: Makes the layer of a candidate, which is called with the payload only.
         """
         layers: dict[Option, nn.Module] = {candidate.name: make(candidate) for candidate in candidates}
         super().__init__(decision, layers)
 
     def variant(self, architecture: Architecture) -> Hashable:
-        """Return the same for every architecture."""
+        """Return one key for all architectures."""
         return None
 
 
@@ -61,7 +61,7 @@ class Residual(nn.Module):
 
 
 class SequenceLayer(nn.Module):
-    """A candidate for one sequence: a language model's, an image's."""
+    """A candidate of a language model or a vision transformer, with one sequence."""
 
     def __init__(self, operator: Operator, width: int, dropout: float) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class SequenceLayer(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """A candidate of an encoder: changes the source, and hands the target on."""
+    """A candidate of an encoder: it changes the source, and passes the target unchanged."""
 
     def __init__(self, operator: Operator, width: int, dropout: float) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.own = Residual(operator, width, dropout)
         self.cross_norm = nn.LayerNorm(width)
-        # The encoder ends without a norm: one there would be shared by all subnets.
+        # The encoder has no norm at its end, since all subnets would share it.
         self.source_norm = nn.LayerNorm(width)
         self.cross = CrossAttention(width, cross_heads)
         self.dropout = nn.Dropout(dropout)

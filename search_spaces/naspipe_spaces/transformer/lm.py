@@ -14,7 +14,7 @@ from naspipe_spaces.transformer.parameters import Chance, Count, PositiveInt, Tw
 
 
 class TransformerLM(SearchSpace):
-    """Decoder-only language models: a chain of blocks, each one of 24 to 96 causal layers."""
+    """Decoder-only language models: a chain of blocks, each a choice among 24 to 96 causal layers."""
 
     def __init__(
         self,
@@ -28,15 +28,15 @@ class TransformerLM(SearchSpace):
         """Describe the space.
 
         Args:
-            vocabulary: Number of words, the padding 0 included.
-            blocks: Blocks to choose.
-            candidates: Candidate layers of a block: 24, 48, 72 or 96.
+            vocabulary: Number of words, including the padding 0.
+            blocks: Number of blocks.
+            candidates: Number of candidate layers of a block: 24, 48, 72 or 96.
             width: Channels between blocks, a multiple of 16.
-            max_length: The longest sequence.
-            dropout: Chance that an element of an embedding or of what a layer adds is dropped in training.
+            max_length: Length of the longest sequence.
+            dropout: Probability that an element of an embedding, or of a layer's output before the sum, is dropped.
 
         Raises:
-            SpaceError: A size does not fit.
+            SpaceError: ``width`` is not a multiple of 16.
         """
         require_width(width)
         self.candidates = choose_candidates(candidates)
@@ -48,7 +48,7 @@ class TransformerLM(SearchSpace):
         super().__init__(Decision(f"block{index}", options) for index in range(blocks))
 
     def blocks(self) -> Iterator[nn.Module]:
-        """Yield embedding, choices and head; (N, T) words in, logits (N, T, vocabulary) out."""
+        """Yield embedding, choice blocks and head; words (N, T) in, logits (N, T, vocabulary) out."""
         yield OneSequence(WordEmbedding(self.vocabulary, self.width, self.max_length, self.dropout, "vocabulary"))
         for decision in self.decisions:
             yield CandidateBlock(decision, self.candidates, self._layer)

@@ -1,12 +1,11 @@
-"""What a candidate layer computes: convolutions over positions, attention, gated linear units.
+"""The operators of candidate layers: convolutions over positions, attention, gated linear units.
 
 Shapes: N samples, T positions, S positions of a memory, D width, E inner width, H heads, K kernel size. Every
-operator maps (N, T, D) to (N, T, D) and has an inner width E, so that another E is another layer. A mask is (N, T),
-True at real positions and False at padding, or None where nothing is padded; an operator's input is zero at padding,
-and no padded position may influence another.
+operator maps (N, T, D) to (N, T, D) and has an inner width E; another E is another candidate. A mask is (N, T), True at
+real positions and False at padding, or None if nothing is padded. The input of an operator is zero at padding, and no
+padded position may influence another position.
 
-Attention is written out, so that no bit of it depends on which of torch's fused kernels a device, a mask or a length
-would choose.
+Attention does not use torch's fused kernels, whose choice, and so the bits, would depend on device, mask and length.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class LightweightConvolution(Operator):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Map (N, T, D) to (N, T, D)."""
-        # The bias of the linear map has filled the padding again.
+        # The bias of the linear map is added at padding too.
         y = zero_padding(F.glu(self.expand(x), dim=-1), mask).transpose(1, 2)
         channels, (heads, kernel) = y.shape[1], self.kernel.shape
         weights = self.kernel.softmax(dim=-1).unsqueeze(1).expand(-1, channels // heads, -1)
@@ -125,7 +124,7 @@ class CrossAttention(nn.Module):
         self.heads = heads
 
     def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor | None) -> Tensor:
-        """Return what each position of ``x`` finds in the memory, (N, T, D).
+        """Return the attention of each position of ``x`` to the memory, (N, T, D).
 
         Args:
             x: (N, T, D).
@@ -139,7 +138,7 @@ class CrossAttention(nn.Module):
 
 
 class GatedLinearUnit(Operator):
-    """A linear map to the inner width, gated by the sigmoid of another, and a linear map back; no mixing of positions.
+    """A linear map to the inner width, gated by the sigmoid of another, and a linear map back, at each position.
 
     Source: Dauphin et al., "Language Modeling with Gated Convolutional Networks", ICML 2017.
     """
@@ -163,8 +162,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, allowed: Tenso
         key: (N, S, E).
         value: (N, S, E).
         heads: H, which divides E.
-        allowed: Whether a position may see a key, (N or 1, 1, T or 1, S); or None: it may see all. A position that may
-            see none finds zeros.
+        allowed: Whether a position may see a key, (N or 1, 1, T or 1, S); None: all keys. The result is zero for a
+            position that may see no key.
 
     Returns:
         (N, T, E).
@@ -172,7 +171,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, allowed: Tenso
     q, k, v = (_split_heads(x, heads) for x in (query, key, value))
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     if allowed is not None:
-        # The lowest finite number, beside which any score vanishes; with minus infinity a row without keys is NaN.
+        # The lowest finite number makes any other score negligible. Minus infinity would give NaN in rows without keys.
         hiding = torch.zeros_like(allowed, dtype=scores.dtype).masked_fill(~allowed, torch.finfo(scores.dtype).min)
         scores = scores + hiding
     found = scores.softmax(dim=-1) @ v
@@ -189,12 +188,12 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def pad_positions(x: Tensor, kernel: int, causal: bool) -> Tensor:
-    """Return a sequence with zeros around it, so that a convolution keeps its length.
+    """Pad a sequence with zeros, so that a convolution keeps its length.
 
     Args:
         x: (N, channels, T).
         kernel: Size of the kernel, odd.
-        causal: Put all zeros in front, so that no position sees a later one.
+        causal: Whether to put all zeros before the sequence, so that no position sees a later one.
 
     Returns:
         (N, channels, T + kernel - 1).
@@ -203,5 +202,5 @@ def pad_positions(x: Tensor, kernel: int, causal: bool) -> Tensor:
 
 
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return (N, T, D) with zeros where the mask (N, T) is False, whatever was there."""
+    """Return (N, T, D) with zeros where the mask (N, T) is False."""
     return x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0)

@@ -1,4 +1,4 @@
-"""The types of the spaces' parameters."""
+"""The types of the parameters of the transformer spaces."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pydantic import Field
 PositiveInt = Annotated[int, Field(ge=1)]
 
 Chance = Annotated[float, Field(ge=0, lt=1)]
-"""Of dropout."""
+"""Probability of dropout."""
 
 TwoOrMore = Annotated[int, Field(ge=2)]
-"""Of classes, and of words: the padding and one more."""
+"""Number of classes, or of words including the padding."""
 
 Count = Literal[24, 48, 72, 96]
-"""How many candidates a block may have."""
+"""The possible numbers of candidates of a block."""

@@ -1,8 +1,7 @@
 """The space ``transformer_seq2seq``: encoders and decoders, for translation.
 
-The presets ``nlp.c0`` to ``nlp.c3`` have the blocks and candidates of the spaces that NASPipe was measured on: Zhao et
-al., "NASPipe: High Performance and Reproducible Pipeline Parallel Supernet Training via Causal Synchronous
-Parallelism", ASPLOS 2022.
+The presets ``nlp.c0`` to ``nlp.c3`` have the numbers of blocks and candidates of Zhao et al., "NASPipe: High
+Performance and Reproducible Pipeline Parallel Supernet Training via Causal Synchronous Parallelism", ASPLOS 2022.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Preset = Literal["small", "nlp.c0", "nlp.c1", "nlp.c2", "nlp.c3"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a preset sets: the sizes of the parameters of the same names."""
+    """The sizes of a preset, by the names of the parameters."""
 
     encoder_blocks: int
     decoder_blocks: int
@@ -44,7 +43,7 @@ PRESETS: dict[str, Sizes] = {
 
 
 class TransformerSeq2Seq(SearchSpace):
-    """Encoders and decoders: two chains of blocks, each one of 24 to 96 layers; for translation."""
+    """Encoders and decoders: two chains of blocks, each a choice among 24 to 96 layers; for translation."""
 
     def __init__(
         self,
@@ -62,19 +61,19 @@ class TransformerSeq2Seq(SearchSpace):
         """Describe the space.
 
         Args:
-            vocabulary: Number of words of the source, the padding 0 included.
-            target_vocabulary: Number of words of the target; by default as many.
-            preset: Gives the four sizes that follow where they are not set: small, or nlp.c0 to nlp.c3.
-            encoder_blocks: Blocks of the encoder.
-            decoder_blocks: Blocks of the decoder.
-            candidates: Candidate layers of a block: 24, 48, 72 or 96.
+            vocabulary: Number of words of the source, including the padding 0.
+            target_vocabulary: Number of words of the target; by default that of the source.
+            preset: The defaults of the next four sizes: small, or nlp.c0 to nlp.c3.
+            encoder_blocks: Number of blocks of the encoder.
+            decoder_blocks: Number of blocks of the decoder.
+            candidates: Number of candidate layers of a block: 24, 48, 72 or 96.
             width: Channels between blocks, a multiple of 16.
-            cross_heads: Heads of the cross-attention of every candidate of the decoder; they divide the width.
-            max_length: The longest sequence, of source or target.
-            dropout: Chance that an element of an embedding or of what a layer adds is dropped in training.
+            cross_heads: Heads of the cross-attention of every candidate of the decoder; a divisor of the width.
+            max_length: Length of the longest sequence, of source or target.
+            dropout: Probability that an element of an embedding, or of a layer's output before the sum, is dropped.
 
         Raises:
-            SpaceError: A size does not fit.
+            SpaceError: A size is not allowed.
         """
         if preset not in PRESETS:
             raise SpaceError(f"preset must be one of {listing(PRESETS)}, but is {preset!r}.")
@@ -103,7 +102,7 @@ class TransformerSeq2Seq(SearchSpace):
     def blocks(self) -> Iterator[nn.Module]:
         """Yield embeddings, encoder, decoder and head.
 
-        In go words of source (N, S) and target (N, T), as a pair; out come logits (N, T, target_vocabulary).
+        The input is a pair of words: source (N, S) and target (N, T). The output is logits (N, T, target_vocabulary).
         """
         yield TwoSequences(
             self._words(self.vocabulary, "vocabulary"), self._words(self.target_vocabulary, self._target_parameter)
@@ -125,7 +124,7 @@ class TransformerSeq2Seq(SearchSpace):
         return DecoderLayer(operator, self.width, self.dropout, self.cross_heads)
 
     def graph(self, architecture: Architecture) -> ArchitectureGraph:
-        """Return two chains side by side, with layers on their edges."""
+        """Return two chains side by side; their edges are the layers."""
         nodes: list[tuple[str, str, float, float]] = []
         edges: list[tuple[str, str, str]] = []
         for side, count, column in (("encoder", self.encoder_blocks, 0.0), ("decoder", self.decoder_blocks, 1.5)):
@@ -138,5 +137,5 @@ class TransformerSeq2Seq(SearchSpace):
             ]
         edges.append((f"encoder.{self.encoder_blocks}", "decoder.0", ""))
         titles = (("encoder", 0.1, 0.0), ("decoder", 1.6, 0.0))
-        note = "The encoder is at the left; what leaves it goes to the cross-attention of every layer of the decoder."
+        note = "The encoder is at the left; its output goes to the cross-attention of every layer of the decoder."
         return ArchitectureGraph(tuple(nodes), tuple(edges), titles, note)

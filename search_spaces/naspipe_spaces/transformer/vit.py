@@ -1,7 +1,7 @@
 """The space ``vit``: vision transformers.
 
-Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", ICLR 2021; with the mean over patches in place of a class
-token, which a convolution over positions would mix with its neighbours only.
+Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", ICLR 2021; with the mean over patches instead of a class
+token, since a convolution would mix such a token with its neighbours only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from naspipe_spaces.transformer.parameters import Chance, Count, PositiveInt, Tw
 
 
 class VisionTransformer(SearchSpace):
-    """Vision transformers: patches of an image, and a chain of blocks, each one of 24 to 96 layers."""
+    """Vision transformers: patches of an image, and a chain of blocks, each a choice among 24 to 96 layers."""
 
     def __init__(
         self,
@@ -35,17 +35,17 @@ class VisionTransformer(SearchSpace):
         """Describe the space.
 
         Args:
-            blocks: Blocks to choose.
-            candidates: Candidate layers of a block: 24, 48, 72 or 96.
+            blocks: Number of blocks.
+            candidates: Number of candidate layers of a block: 24, 48, 72 or 96.
             width: Channels between blocks, a multiple of 16.
-            image_size: Height and width of the images.
-            patch_size: Height and width of a patch; it divides the image's.
+            image_size: Height and width of the images, in pixels.
+            patch_size: Height and width of a patch, a divisor of image_size.
             input_channels: Channels of the images.
-            classes: Outputs of the head.
-            dropout: Chance that an element of a patch or of what a layer adds is dropped in training.
+            classes: Number of classes.
+            dropout: Probability that an element of a patch, or of a layer's output before the sum, is dropped.
 
         Raises:
-            SpaceError: A size does not fit.
+            SpaceError: ``width`` is not a multiple of 16, or ``patch_size`` does not divide ``image_size``.
         """
         require_width(width)
         if image_size % patch_size:
@@ -65,7 +65,7 @@ class VisionTransformer(SearchSpace):
         super().__init__(Decision(f"block{index}", options) for index in range(blocks))
 
     def blocks(self) -> Iterator[nn.Module]:
-        """Yield patches, choices and head; (N, C, H, W) in, logits (N, classes) out."""
+        """Yield patches, choice blocks and head; images (N, C, H, W) in, logits (N, classes) out."""
         yield Patches(self.input_channels, self.image_size, self.patch_size, self.width, self.dropout)
         for decision in self.decisions:
             yield CandidateBlock(decision, self.candidates, self._layer)

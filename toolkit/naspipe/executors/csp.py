@@ -1,8 +1,8 @@
-"""Causal synchronous parallelism: subnets overtake, but never read a layer too early.
+"""Causal synchronous parallelism: subnets overtake each other, but never read a layer too early.
 
 Source: Zhao et al., "NASPipe: High Performance and Reproducible Pipeline Parallel Supernet Training via
-Causal Synchronous Parallelism", ASPLOS 2022. The paper takes the earliest subnet first. Here the longest
-causal chain still ahead comes first, where it is what limits the run (``docs/schedules.md`` has the figures).
+Causal Synchronous Parallelism", ASPLOS 2022. The paper takes the earliest subnet first. Here, where causal chains
+limit the run, the action with the longest remaining chain comes first (``docs/schedules.md`` has the figures).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class CSP(Executor):
         """Choose the priority.
 
         Args:
-            priority: What goes first: the longest remaining causal chain, or backwards and then the
-                earliest subnet, as in the paper.
+            priority: ``chain``: the longest remaining causal chain first; ``backward``: backwards first,
+                then the earliest subnet, as in the paper.
         """
         self.priority = priority
 
@@ -42,7 +42,7 @@ class CSP(Executor):
         return window if shape.delay is None else min(window, shape.delay + 1)
 
     def choose(self, ready: Sequence[Action], view: StageView) -> Action | None:
-        """Take the first by priority."""
+        """Take the action with the highest priority."""
         if len(ready) == 1:
             return ready[0]
         urgency = _urgency(ready, view) if self.priority == "chain" else dict.fromkeys(ready, 0)
@@ -50,10 +50,9 @@ class CSP(Executor):
 
 
 def _urgency(ready: Sequence[Action], view: StageView) -> dict[Action, int]:
-    """Return how much each action's causal chain presses; 0 where work and not chains limit the run.
+    """Return for each action the ticks of its causal chain after its own pass; 0 if the chain does not limit the run.
 
-    A chain presses if it is nearly as long as the work ahead of a stage and other subnets wait in it: then
-    what they have still to do, one after another, says who goes first.
+    A chain limits the run if it is at least nearly as long as the work ahead of a stage.
     """
     limit = 9 * view.work()
     urgency = {}

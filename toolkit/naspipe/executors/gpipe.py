@@ -17,7 +17,7 @@ from naspipe.pipeline.executor import Executor, PipelineShape, StageView
 
 
 class GPipe(Executor):
-    """All forwards of a bulk of subnets, then all backwards, then all updates; the pipeline drains.
+    """All forwards of a bulk of subnets, then all backwards, then all updates; then the pipeline is empty.
 
     With bulk 1 it equals sequential training. Source: Huang et al., "GPipe", NeurIPS 2019.
     """
@@ -26,7 +26,7 @@ class GPipe(Executor):
         """Choose the bulk.
 
         Args:
-            bulk: Subnets between two flushes; all of them read the weights of its start.
+            bulk: Number of subnets between two flushes; all of them read the weights at its start.
         """
         self.bulk = bulk
 
@@ -39,7 +39,7 @@ class GPipe(Executor):
         return self.bulk
 
     def choose(self, ready: Sequence[Action], view: StageView) -> Action | None:
-        """Take forwards in order until the bulk is through, then backwards in order."""
+        """Take the forwards of the bulk in order, then its backwards in order."""
         units = self.bulk * view.shape.microbatches
         flushed = view.backwards // units * units
         through = min(flushed + units, view.shape.subnets * view.shape.microbatches)

@@ -1,4 +1,4 @@
-"""1F1B with a flush after each subnet: as GPipe, with fewer activations held.
+"""1F1B with a flush after each subnet: like GPipe, with fewer activations in memory.
 
 Source: Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, in the
 synchronous form of Fan et al., "DAPPLE: A Pipelined Data Parallel Approach", PPoPP 2021.
@@ -16,7 +16,7 @@ from naspipe.pipeline.executor import Executor, PipelineShape, StageView
 class OneFOneB(Executor):
     """One forward, one backward in turn within each subnet, and a flush after it; equals sequential training.
 
-    Stage s of S runs S - s forwards ahead at most. Source: Fan et al., "DAPPLE", PPoPP 2021.
+    Stage s of S runs at most S - s forwards ahead. Source: Fan et al., "DAPPLE", PPoPP 2021.
     """
 
     def contract(self, shape: PipelineShape) -> Contract:

@@ -1,4 +1,4 @@
-"""PipeDream: 1F1B without a flush; subnets read stale weights, each unit's backward its forward's.
+"""PipeDream: 1F1B without a flush; forwards read stale weights, and a unit's backward reads those of its forward.
 
 Source: Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
 """
@@ -15,8 +15,8 @@ from naspipe.pipeline.executor import Executor, PipelineShape, StageView
 class PipeDream(Executor):
     """One forward, one backward in turn over all subnets, without a flush; weights are stale.
 
-    On stage s of S a subnet's forward sees the updates of all subnets but the last S - s - 1 at most, so
-    results depend on the number of stages. Source: Narayanan et al., "PipeDream", SOSP 2019.
+    On stage s of S, the forward of a subnet misses the updates of at most the last S - s - 1 subnets. So results
+    depend on the number of stages. Source: Narayanan et al., "PipeDream", SOSP 2019.
     """
 
     def contract(self, shape: PipelineShape) -> Contract:

@@ -21,5 +21,5 @@ class Sequential(Executor):
         return 1
 
     def choose(self, ready: Sequence[Action], view: StageView) -> Action | None:
-        """Take a backward if there is one: it frees what its forward holds."""
+        """Take a backward if there is one: it frees the memory that its forward holds."""
         return max(ready, key=lambda action: action.kind)

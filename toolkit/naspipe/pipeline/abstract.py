@@ -1,4 +1,4 @@
-"""Abstract spaces: blocks of candidates without modules, to study schedules with."""
+"""Abstract spaces: blocks of candidates without modules, for the study of schedules."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PRESETS = {
 
 
 class AbstractSpace(SearchSpace):
-    """A chain of blocks with as many candidates each; every candidate has parameters and costs the same."""
+    """A chain of blocks with the same number of candidates; each candidate has parameters and the same cost."""
 
     def __init__(self, blocks: int, options: int) -> None:
-        """Describe the space.
+        """Create the space.
 
         Args:
             blocks: Number of blocks, at least 1.
@@ -72,10 +72,10 @@ class AbstractSpace(SearchSpace):
 
 
 def parse_space(text: str) -> AbstractSpace:
-    """Return an abstract space by its text: BLOCKSxOPTIONS, or the name of a preset.
+    """Return the abstract space of a text: BLOCKSxOPTIONS, or the name of a preset.
 
     Raises:
-        InputError: It is neither.
+        InputError: The text is neither.
     """
     match = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
     if match is not None:

@@ -1,4 +1,4 @@
-"""Actions: what a stage does with a unit, and their text."""
+"""Actions: the steps of a stage, and their text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from naspipe.errors import InputError
 
 
 class Kind(enum.IntEnum):
-    """What is done: the forward or backward of a unit, or the update of a subnet."""
+    """Kind of an action: the forward or backward of a unit, or the update of a subnet."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -32,9 +32,9 @@ class Action(NamedTuple):
 
     Attributes:
         stage: Index of the stage.
-        kind: What is done.
+        kind: Forward, backward or update.
         subnet: Place of the subnet in the sequence.
-        microbatch: Index of the micro-batch; the text leaves 0 out. Updates have none: it is 0.
+        microbatch: Index of the micro-batch, 0 for an update; the text leaves 0 out.
         segment: Index of the segment within the stage; the text leaves 0 out.
     """
 
@@ -46,15 +46,15 @@ class Action(NamedTuple):
 
     def __str__(self) -> str:
         segment = f".{self.segment}" if self.segment else ""
-        part = f".{self.microbatch}" if self.microbatch else ""
-        return f"{self.stage}{segment}{self.kind.letter}{self.subnet}{part}"
+        microbatch = f".{self.microbatch}" if self.microbatch else ""
+        return f"{self.stage}{segment}{self.kind.letter}{self.subnet}{microbatch}"
 
     @classmethod
     def parse(cls, text: str) -> Action:
-        """Read an action's text, all of it.
+        """Return the action of a text; the whole text must match.
 
         Raises:
-            InputError: It is not the text of an action.
+            InputError: The text is not that of an action.
         """
         match = _TEXT.fullmatch(text)
         if match is None or (match[3] == "U" and match[5]):
@@ -70,7 +70,7 @@ class PlannedAction(NamedTuple):
     """An action with its place in time.
 
     Attributes:
-        action: What is done.
+        action: The action.
         start: Tick at which it starts.
         end: Tick at which it has ended.
         first_block: First block it runs.

@@ -1,4 +1,4 @@
-"""A subnet in flight: what its parts have done, what they wait for, and its causal chain."""
+"""A subnet in flight: the progress of its parts, the updates they wait for, and its causal chain."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class SummedCosts(NamedTuple):
         forward: Per part.
         backward: Per part.
         update: Per part.
-        forward_from: Forward of all blocks from a block on.
-        backward_below: Backward of all blocks below a block; index n is the whole backward.
-        part_of: For every block its part.
+        forward_from: Per block the forward of it and all later blocks; one entry more, which is 0.
+        backward_below: Per block the backward of all blocks below; one entry more, the whole backward.
+        part_of: Per block its part.
         work: Forward and backward of all blocks.
     """
 
@@ -32,7 +32,7 @@ class SummedCosts(NamedTuple):
 
 
 def sum_costs(shape: SubnetShape, cuts: Cuts) -> SummedCosts:
-    """Sum a subnet's costs up for a partition into parts."""
+    """Sum up a subnet's costs for a partition into parts."""
     ranges = list(itertools.pairwise(cuts))
     forward_below = [0, *itertools.accumulate(shape.forward)]
     backward_below = [0, *itertools.accumulate(shape.backward)]
@@ -55,17 +55,17 @@ class ActiveSubnet:
         index: Its place in the sequence.
         cuts: Its partition into parts.
         costs: Its summed costs.
-        arrived_forward: Per part the micro-batches whose input is there.
+        arrived_forward: Per part the micro-batches whose input has arrived.
         started_forward: Per part the forwards started.
         ended_forward: Per part the forwards ended.
-        arrived_backward: Per part the micro-batches whose gradient is there.
+        arrived_backward: Per part the micro-batches whose gradient has arrived.
         started_backward: Per part the backwards started.
         ended_backward: Per part the backwards ended.
         updated: Per part whether its update has ended.
         unfinished: Number of parts whose update has not ended.
         waits: Per part the number of updates its first forward waits for.
         releases: Per part the parts of later subnets that wait for its update.
-        tail: Longest causal chain, in ticks, from the end of its forward on.
+        tail: Longest causal chain, in ticks, from the end of its forward.
     """
 
     __slots__ = (
@@ -91,21 +91,21 @@ class ActiveSubnet:
         self.waits = [0] * parts
         self.releases: list[list[tuple[ActiveSubnet, int]]] = [[] for _ in range(parts)]
         self.tail = costs.backward_below[-1]
-        # Later subnets that wait for this one, with the first block they share; and the other way round.
+        # Later subnets that wait for this one, and earlier ones that it waits for, each with the first shared block.
         self._successors: dict[ActiveSubnet, int] = {}
         self._predecessors: dict[ActiveSubnet, int] = {}
 
     def follow(self, other: ActiveSubnet, block: int) -> None:
         """Note that this subnet reads a layer of ``block`` after ``other`` has updated it.
 
-        Call it block by block from the first on: only the first block counts.
+        Call it in the order of blocks: only the first one counts.
         """
         if other not in self._predecessors:
             self._predecessors[other] = block
             other._successors[self] = block
 
     def lengthen_chains(self) -> None:
-        """Make the chains of all that this subnet follows include it."""
+        """Lengthen the chains of all subnets that this one follows, so that they include it."""
         stack = [self]
         while stack:
             later = stack.pop()
@@ -118,7 +118,7 @@ class ActiveSubnet:
                     stack.append(other)
 
     def leave(self) -> None:
-        """Forget all ties, so that finished subnets keep no other alive."""
+        """Forget all other subnets, so that a finished subnet keeps none of them in memory."""
         for other in self._successors:
             del other._predecessors[self]
         for other in self._predecessors:
@@ -127,12 +127,15 @@ class ActiveSubnet:
         self._predecessors.clear()
 
     def forward_chain(self, part: int) -> tuple[int, int]:
-        """Return the longest causal chain from the start of a part's forward on, and what follows the forward."""
+        """Return the longest causal chain from the start of a part's forward, and the share after the forward.
+
+        The share counts only if another subnet is in the chain; otherwise it is 0.
+        """
         own = self.costs.backward_below[-1]
         return self.costs.forward_from[self.cuts[part]] + self.tail, self.tail if self.tail > own else 0
 
     def backward_chain(self, part: int) -> tuple[int, int]:
-        """Return the longest causal chain from the start of a part's backward on, and what follows the backward."""
+        """Return the longest causal chain from the start of a part's backward, and the share after the backward."""
         end = self.cuts[part + 1]
         below = self.costs.backward_below
         longest = own = below[end]

@@ -13,7 +13,7 @@ _TEXT = re.compile(r"causal|(flush)\(([1-9][0-9]*)\)|(stale)\((0|[1-9][0-9]*)\)"
 
 @dataclass(frozen=True)
 class Contract:
-    """What a plan promises; text ``causal``, ``flush(4)``, ``stale(7)``.
+    """The promise of a plan about reads and updates; text ``causal``, ``flush(4)``, ``stale(7)``.
 
     - *causal*: a subnet reads a strict layer after the updates of all earlier subnets that use it.
     - *flush(bulk)*: the subnets of a bulk read the weights at its start and update them at its end.
@@ -32,10 +32,10 @@ class Contract:
 
     @classmethod
     def parse(cls, text: str) -> Contract:
-        """Read a contract's text, all of it.
+        """Return the contract of a text; the whole text must match.
 
         Raises:
-            InputError: It is not the text of a contract.
+            InputError: The text is not that of a contract.
         """
         match = _TEXT.fullmatch(text)
         if match is None:
@@ -73,15 +73,12 @@ class Contract:
 
     @property
     def can_drain(self) -> bool:
-        """Whether there are moments at which all subnets so far have been updated and no other has read.
-
-        Only then can checkpoints be written. Under *stale*, draining would change which versions are read.
-        """
+        """Whether a drain changes no version that is read; only then can checkpoints be written."""
         return self.kind != "stale"
 
     @property
     def equal_runs(self) -> str:
-        """The runs that give the same bits: ``sequential``, the contract's own text, or an empty text for none."""
+        """The runs with the same bits: ``sequential``, the contract's own text, or an empty text for none."""
         if self.allows_delay:
             return "sequential"
         return str(self) if self.can_drain else ""

@@ -1,4 +1,4 @@
-"""Costs: how many ticks the blocks of a subnet take, from the layers that it uses."""
+"""Costs: the ticks that the blocks of a subnet take, which depend on the layers it uses."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ UNIT = Ticks(1, 2, 0)
 
 
 class BlockCosts(BaseModel):
-    """The costs of one block.
+    """The costs of one block, each as [forward, backward, update] in ticks.
 
-    A subnet's block costs ``base`` and what each layer that it uses adds; a cost is [forward, backward,
-    update] in ticks.
+    Attributes:
+        base: Cost of the block whatever layers a subnet uses.
+        layers: Cost that each layer adds where a subnet uses it.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -43,10 +44,10 @@ class BlockCosts(BaseModel):
 
 
 class CostTable(BaseModel):
-    """The costs of all blocks; as a file it is this JSON.
+    """The costs of all blocks; its file is its JSON.
 
     Attributes:
-        version: Version of the file's form.
+        version: Version of the file format.
         blocks: One entry for every block.
     """
 
@@ -57,7 +58,7 @@ class CostTable(BaseModel):
 
     @classmethod
     def uniform(cls, blocks: int) -> CostTable:
-        """Return the table in which every block costs the same, whatever it runs."""
+        """Return the table in which every block costs the same, whatever layers a subnet uses."""
         return cls(blocks=tuple(BlockCosts(base=(UNIT.forward, UNIT.backward, UNIT.update)) for _ in range(blocks)))
 
     @classmethod
@@ -65,7 +66,7 @@ class CostTable(BaseModel):
         """Read a table from its file.
 
         Raises:
-            ConfigError: It is no table; it lists everything that is wrong.
+            ConfigError: The file is no table; the error lists all problems.
         """
         try:
             return cls.model_validate_json(path.read_text(encoding="utf-8"))
@@ -93,7 +94,7 @@ class CostTable(BaseModel):
             layers: For every block the layers that the subnet uses.
 
         Raises:
-            InputError: The table has another number of blocks, or a forward or backward costs nothing.
+            InputError: The table has another number of blocks, or a forward or backward costs less than 1 tick.
         """
         if len(layers) != len(self.blocks):
             raise InputError(
@@ -122,7 +123,7 @@ def scaled_table(costs: Sequence[tuple[float, Mapping[str, float]]], mean_ticks:
     """Return a table from forward costs in any unit.
 
     Args:
-        costs: For every block the cost of what all subnets run, and what each layer adds.
+        costs: For every block the cost that all subnets share, and the cost that each layer adds.
         mean_ticks: Ticks of a block's mean forward. A backward costs twice as much, an update nothing.
     """
     means = [base + sum(layers.values()) / max(1, len(layers)) for base, layers in costs]

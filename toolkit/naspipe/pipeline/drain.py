@@ -1,4 +1,4 @@
-"""Drains: subnets that are admitted only once all before them have been updated everywhere."""
+"""Drains: a subnet is admitted only after all earlier ones have been updated on every stage."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Admission(Enum):
     """When a subnet may be admitted.
 
     Attributes:
-        AT_ONCE: Beside others.
-        DRAINED: Once all before it have been updated everywhere.
-        NEVER: It and all later ones are not trained.
+        AT_ONCE: As soon as the window has room.
+        DRAINED: After all earlier subnets have been updated on every stage.
+        NEVER: It is not trained, nor is any later one.
     """
 
     AT_ONCE = auto()
@@ -21,14 +21,14 @@ class Admission(Enum):
 
 
 DrainRule = Callable[[int], Admission]
-"""Says of a subnet when it may be admitted."""
+"""Returns when a subnet may be admitted."""
 
 
 def drain_before(subnets: Container[int]) -> DrainRule:
-    """Return a rule that drains the pipeline before some subnets."""
+    """Return a rule that drains the pipeline before each of some subnets."""
     return lambda subnet: Admission.DRAINED if subnet in subnets else Admission.AT_ONCE
 
 
 def never_drain(subnet: int) -> Admission:
-    """Admit every subnet beside others."""
+    """Admit every subnet at once."""
     return Admission.AT_ONCE

@@ -14,7 +14,7 @@ from naspipe.pipeline.parts import PipelineParts
 
 @dataclass(frozen=True)
 class PipelineShape:
-    """The size of what is planned.
+    """The size of a pipeline and of its training.
 
     Attributes:
         stages: Pipeline stages.
@@ -38,15 +38,15 @@ class PipelineShape:
 
 @dataclass
 class StageView:
-    """What a policy may see of a stage besides its ready actions.
+    """What a policy may know of a stage besides its ready actions.
 
     Attributes:
         stage: Index of the stage.
         shape: The size of the pipeline.
-        chain: Returns what of the admitted subnets must happen one after another from the start of a ready
-            action on, at the longest, and how much of it comes after the action's own pass (the forward or
-            the backward of its subnet), 0 if no other subnet waits in it; in ticks.
-        work: Returns what the admitted subnets have still to start, in ticks, divided by the stages.
+        chain: Returns, for a ready action, the longest causal chain of the admitted subnets from its start, in
+            ticks; and the share of the chain after the action's own pass (the forward or backward of its
+            subnet), which is 0 if no other subnet is in the chain.
+        work: Returns the work that the admitted subnets have not started yet, in ticks, divided by the stages.
         forwards: Forwards that the stage has started.
         backwards: Backwards that the stage has started.
     """
@@ -62,9 +62,9 @@ class StageView:
 class Executor(ABC):
     """A policy with the contract it keeps.
 
-    A policy is a function of integers: it sees actions, never tensors, devices or clocks, and what it sees
-    always gives the same choice. Which actions are ready follows from the contract; updates are not
-    chosen: each is done as soon as the contract allows.
+    A policy is a function of integers. It sees actions, never tensors, devices or clocks, and always makes the
+    same choice from the same view. The contract decides which actions are ready. A policy chooses no updates:
+    a stage does each of them as soon as the contract allows.
     """
 
     composes_segments = False
@@ -72,7 +72,7 @@ class Executor(ABC):
 
     @abstractmethod
     def contract(self, shape: PipelineShape) -> Contract:
-        """Return what the plans promise about reads and writes."""
+        """Return the contract that all plans keep."""
 
     @abstractmethod
     def window(self, shape: PipelineShape) -> int:
@@ -80,31 +80,31 @@ class Executor(ABC):
 
     @abstractmethod
     def choose(self, ready: Sequence[Action], view: StageView) -> Action | None:
-        """Return the action that an idle stage takes next, or None to wait for another.
+        """Return the action that an idle stage takes next, or None to wait until another is ready.
 
         Args:
-            ready: Forwards and backwards that could start now, at least one, in the order in which they
-                became ready.
+            ready: Forwards and backwards that can start now, at least one, in the order in which they became
+                ready.
             view: The stage.
         """
 
 
 def require_support(executor: Executor, shape: PipelineShape, window: int | None) -> None:
-    """Raise an error unless an executor can run a pipeline of some shape.
+    """Raise an error unless an executor can run a pipeline.
 
     Args:
         executor: The executor.
-        shape: The shape.
-        window: Subnets in flight at most, or None: as the executor says.
+        shape: The size of the pipeline.
+        window: Subnets in flight at most, or None: the executor says.
 
     Raises:
-        InputError: A window that breaks its pattern, or segments or a delay that it does not support.
+        InputError: The executor does not support the window, the segments or the delay.
     """
     name, contract = type(executor).__name__, executor.contract(shape)
     if window is not None and window < executor.window(shape) and not contract.allows_smaller_window:
         raise InputError(
-            f"executor {name} fills a fixed pattern and needs {executor.window(shape)} subnets in flight, but window "
-            f"is {window}. Set no window."
+            f"executor {name} follows a fixed pattern and needs {executor.window(shape)} subnets in flight, but "
+            f"window is {window}. Set no window."
         )
     if shape.segments > 1 and not executor.composes_segments:
         raise InputError(
@@ -113,6 +113,6 @@ def require_support(executor: Executor, shape: PipelineShape, window: int | None
         )
     if shape.delay is not None and not contract.allows_delay:
         raise InputError(
-            f"a delay belongs to the contracts causal and flush(1), but executor {name} keeps {contract}, "
+            f"only the contracts causal and flush(1) allow a delay, but executor {name} keeps {contract}, "
             f"which governs all layers, and delay is {shape.delay}. Set no delay."
         )

@@ -1,7 +1,7 @@
-"""Partition: which stage, and which segment of it, runs which blocks.
+"""Partition: which part runs which blocks.
 
-A partition of n blocks into p parts is the tuple of its p + 1 cuts: part i runs the blocks from cut i up to,
-not including, cut i + 1. No part is empty.
+A partition of n blocks into p parts is the tuple of its p + 1 cuts: part i runs the blocks from cuts[i] up to, but
+not including, cuts[i + 1]. No part is empty.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Cuts = tuple[int, ...]
 def balanced_cuts(costs: Sequence[int], parts: int, least: int = 1) -> Cuts:
     """Cut blocks into contiguous parts such that the costliest part costs as little as possible.
 
-    Among the best, the evenest: the one with the smallest sum of squares, then with the latest cuts.
-    Dynamic programming on integers, so every machine finds the same. With ``least`` above 1 the costliest part may,
-    rarely, cost a little more than it must.
+    Of several such partitions it returns the one with the smallest sum of squared costs, then the one with the latest
+    cuts. It uses dynamic programming on integers, so every machine finds the same partition. With ``least`` above 1,
+    the costliest part may in rare cases cost a little more than necessary.
 
     Args:
         costs: Cost of each block, at least 0.
         parts: Number of parts.
-        least: Blocks that each part has at least.
+        least: Least number of blocks of each part.
 
     Raises:
         InputError: There are too few blocks.
@@ -48,7 +48,7 @@ def balanced_cuts(costs: Sequence[int], parts: int, least: int = 1) -> Cuts:
 
 
 def _fits(below: Sequence[int], parts: int, least: int, limit: int) -> bool:
-    """Tell whether every part can be kept within a limit, by filling each as far as it goes."""
+    """Tell whether a partition exists whose parts all cost at most ``limit``, by filling one part after another."""
     blocks = len(below) - 1
     end = 0
     for part in range(parts):
@@ -60,7 +60,7 @@ def _fits(below: Sequence[int], parts: int, least: int, limit: int) -> bool:
 
 
 def _evenest(below: Sequence[int], parts: int, least: int, limit: int) -> Cuts:
-    """Return the cuts with the smallest sum of squares that keep every part within a limit."""
+    """Return the cuts with the smallest sum of squared costs among those whose parts all cost at most ``limit``."""
     blocks = len(below) - 1
     reached: dict[int, int] = {0: 0}
     starts: list[dict[int, int]] = []
@@ -113,12 +113,12 @@ def explicit_cuts(sizes: Sequence[int], blocks: int, parts: int) -> Cuts:
     """Return the partition with the given numbers of blocks.
 
     Args:
-        sizes: Blocks of each part.
-        blocks: Number of blocks there are.
-        parts: Number of parts there must be.
+        sizes: Number of blocks of each part.
+        blocks: Number of all blocks.
+        parts: Number of parts.
 
     Raises:
-        InputError: A part is empty, or the numbers do not add up.
+        InputError: A part is empty, or the sizes do not fit the numbers of parts and blocks.
     """
     if len(sizes) != parts or sum(sizes) != blocks or min(sizes) < 1:
         raise InputError(

@@ -55,6 +55,11 @@ class PipelineParts:
         """Return the part whose result a forward or a backward needs, or None: it starts from data or the loss."""
         return self._neighbour(action, -1)
 
+    def leaves_stage(self, action: Action) -> bool:
+        """Tell whether a part of another stage needs the result of an action."""
+        part = self.target(action)
+        return part is not None and self.stage(part) != action.stage
+
     def target_action(self, action: Action) -> Action | None:
         """Return the action of another part that needs an action's result, or None."""
         part = self.target(action)

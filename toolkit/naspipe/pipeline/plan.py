@@ -1,4 +1,4 @@
-"""Plan: one description of a schedule, simulated, validated, drawn and executed alike."""
+"""Plan: the one description of a schedule, which is simulated, validated, drawn and executed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from naspipe.pipeline.subnet import LayerKey, SubnetShape, UsedLayer
 
 
 class Message(NamedTuple):
-    """What one action sends to another stage.
+    """A message from one stage to another.
 
     Attributes:
-        action: Text of the action whose result it carries.
+        action: Text of the action whose result the message carries.
         source: The stage that sends it.
         target: The stage that receives it.
     """
@@ -34,7 +34,7 @@ class PlannedSubnet(NamedTuple):
     """A subnet of a plan.
 
     Attributes:
-        layers: For every block the layers with parameters that it uses.
+        layers: For every block the layers with parameters that the subnet uses.
         cuts: Its partition into parts.
     """
 
@@ -47,18 +47,18 @@ class Plan:
     """A schedule of some subnets on some stages.
 
     Attributes:
-        contract: What it promises.
+        contract: The contract that the plan keeps.
         stages: Pipeline stages.
         segments: Segments of each stage.
         microbatches: Micro-batches of each batch.
         delay: The delay D of always-active layers; None if there are none, or the contract has no delay.
         subnets: The subnets, in order.
         actions: For every stage its actions in order.
-        messages: The messages; a message's number is its place.
+        messages: The messages; the number of a message is its index.
         bound: Lower bound on the makespan of any plan with this contract, in ticks; None if not known.
-        executor: Name of the executor that planned it; empty if nobody knows.
-        versions: Of a trace: for every stage, for every action, the versions it saw as (block, layer, version),
-            an update the versions before it. None: nothing has been recorded.
+        executor: Name of the executor that planned it; empty if not known.
+        versions: In a trace, for every stage and every action, the versions that the action saw as (block, layer,
+            version); for an update, the versions before it. None if nothing has been recorded.
     """
 
     contract: Contract
@@ -85,14 +85,21 @@ class Plan:
 
     @property
     def work(self) -> int:
-        """The ticks that stages are busy, summed up."""
-        return sum(planned.end - planned.start for stage in self.actions for planned in stage)
+        """The ticks that the stages are busy, summed over all stages."""
+        return sum(map(self.busy, range(self.stages)))
 
     @property
     def bubble(self) -> float:
-        """The fraction of the stages' time in which they are idle."""
-        total = self.stages * self.makespan
-        return 1 - self.work / total if total else 0.0
+        """The fraction of the stages' time in which they are idle, from 0 to 1."""
+        return bubble(self.work, self.stages, self.makespan)
+
+    def busy(self, stage: int) -> int:
+        """Return the ticks that a stage is busy."""
+        return sum(planned.end - planned.start for planned in self.actions[stage])
+
+    def idle(self, stage: int) -> float:
+        """Return the fraction of the makespan in which a stage is idle, from 0 to 1."""
+        return bubble(self.busy(stage), 1, self.makespan)
 
     def layers_on(self, subnet: int, part: int) -> Iterator[tuple[LayerKey, bool]]:
         """Yield the layers that a subnet uses on a part, and whether they follow the delay."""
@@ -109,16 +116,28 @@ class Plan:
         )
 
 
-def make_plan(planner: Planner, subnets: Iterable[SubnetShape], executor: str = "") -> Plan:
-    """Run a planner to its end and keep all of it.
+def bubble(work: int, stages: int, makespan: int) -> float:
+    """Return the fraction of the stages' time in which they are idle, from 0 to 1; 0 if there is no time.
 
     Args:
-        planner: A new one.
-        subnets: The same subnets that the planner was given, anew.
-        executor: Name of its executor.
+        work: Ticks that the stages are busy, summed over all stages.
+        stages: Pipeline stages.
+        makespan: Ticks from the start to the end.
+    """
+    time = stages * makespan
+    return 1 - work / time if time else 0.0
+
+
+def make_plan(planner: Planner, subnets: Iterable[SubnetShape], executor: str = "") -> Plan:
+    """Run a planner to its end and return the plan.
+
+    Args:
+        planner: A planner that has not run.
+        subnets: The subnets that the planner was given, from the first on.
+        executor: Name of the planner's executor.
 
     Raises:
-        NaspipeError: The policy chose an action that is not ready, or waits for ever.
+        NaspipeError: The policy chose an action that is not ready, or chose none when nothing else can happen.
     """
     shape, parts = planner.shape, planner.shape.parts
     actions: list[list[PlannedAction]] = [[] for _ in range(shape.stages)]

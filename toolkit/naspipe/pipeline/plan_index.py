@@ -1,4 +1,4 @@
-"""The actions of a plan by their place, and what a plan may do wrong."""
+"""The actions of a plan by their place, and violations: what a plan does wrong."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from naspipe.pipeline.plan import Plan
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing that a plan must not do.
+    """One thing that a plan does wrong.
 
     Attributes:
         rule: ``action``, ``order``, ``time``, ``message``, ``deadlock``, ``read`` or ``update``.
         message: What must hold and what the plan does.
-        stage: The stage it happens on, or None.
-        place: Place of the offending action among the stage's, or None.
-        subnet: The subnet that reads or updates wrongly, for the rules ``read`` and ``update``.
-        other: The subnet whose update is missing or too early, for these rules.
-        block: The block of the layer, for these rules.
-        layer: Name of the layer, for these rules.
-        version: The version that is read or updated, for these rules.
-        due: The version that is due, for these rules.
+        stage: The stage of the action, or None.
+        place: Place of the action among the actions of its stage, or None.
+        subnet: Under the rules ``read`` and ``update``, as all that follows: the subnet that reads or updates.
+        other: The subnet whose update is missing or too early.
+        block: The block of the layer.
+        layer: Name of the layer.
+        version: The version that is read or updated.
+        due: The version that is due.
     """
 
     rule: str
@@ -39,13 +39,13 @@ class Violation:
 
 
 class PlanIndex:
-    """Where each action of a plan stands.
+    """The place of each action of a plan.
 
     Attributes:
         plan: The plan.
         parts: Its parts.
-        places: Stage and place of each action that belongs to the plan, at its first occurrence.
-        violations: Actions that do not belong to it, or occur again.
+        places: Stage and place of each action that belongs to the plan; of its first occurrence if it has several.
+        violations: Actions that do not belong to the plan, and repetitions.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Plan files: a plan as versioned JSON, written and read back strictly."""
+"""Plan files: a plan as JSON with a version, written and read strictly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from naspipe.pipeline.subnet import UsedLayer
 from naspipe.wording import nearest
 
 VERSION = 1
-"""Raised when a file of today could be misread tomorrow."""
+"""Version of the file format; increased when older files could be misread."""
 
 _Natural = Annotated[int, Field(ge=0)]
 _Positive = Annotated[int, Field(ge=1)]
@@ -51,11 +51,11 @@ class _File(_Strict):
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as the object that its file holds.
+    """Return the JSON object of a plan's file.
 
-    ``actions`` lists for every stage [text, start, end, first block, last block + 1]; ``messages`` lists
-    [text of the sending action, from stage, to stage] in the order of their numbers; ``versions``, of a trace,
-    lists for every action [block, layer, version] of what it saw.
+    ``actions`` lists for every stage [text, start, end, first block, last block + 1]. ``messages`` lists
+    [text of the sending action, from stage, to stage] in the order of their numbers. In a trace, ``versions`` lists
+    for every action the versions it saw as [block, layer, version].
     """
     return {
         "version": VERSION,
@@ -84,7 +84,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write a plan's file: one action and one subnet a line, so that files can be compared."""
+    """Write a plan's file, with a line for each action and each subnet, so that files can be compared."""
     data = plan_to_json(plan)
     lines = []
     for key, value in data.items():
@@ -101,10 +101,10 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan's file. Whether the plan keeps its contract is for ``find_violations`` to say.
+    """Read a plan's file; whether the plan keeps its contract is checked by ``find_violations`` only.
 
     Raises:
-        ConfigError: The file is no plan of this version; it lists everything that is wrong with its form.
+        ConfigError: The file is no plan of this version; the error lists all problems.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,10 +1,10 @@
 """The planner: an event simulation that streams the actions of all stages.
 
-It pulls a subnet when the window admits it, never further ahead, and asks the executor's policy whenever a
-stage is idle. Time is in integer ticks. Events of one time are handled in the order (stage, kind, subnet,
-micro-batch, part), so every process that plans the same run plans the same actions. Conflicts are found
-by an index of the last user of each layer. Time per subnet does not grow with the length of the run, and
-memory grows only with the window and the number of layers.
+The planner pulls a subnet when the window admits it, never earlier, and asks the executor's policy whenever a
+stage is idle. Time is in integer ticks. Events of the same tick are handled in the order (stage, kind, subnet,
+micro-batch, part), so every process that plans the same run plans the same actions. An index of the last user
+of each layer finds the conflicts. Neither the time per subnet nor the memory grows with the length of the run:
+memory depends on the window and the number of layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from naspipe.pipeline.subnet import SubnetShape
 from naspipe.pipeline.update_order import UpdateOrder
 
 _F, _B, _U = Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE
-# Events that are not the end of an action: an activation or a gradient has reached another stage.
+# Events besides the ends of actions: an activation or a gradient has reached another stage.
 _F_ARRIVES, _B_ARRIVES = 3, 4
 
 
@@ -45,24 +45,29 @@ class Planner:
         """Prepare a plan; no subnet is pulled yet.
 
         Args:
-            executor: Whose policy chooses.
+            executor: Its policy chooses.
             shape: Stages, segments, micro-batches, subnets and delay.
-            subnets: At least ``shape.subnets`` of them, less those before ``first``, in order; pulled one by one.
+            subnets: The subnets from ``first`` on, in order, at least up to ``shape.subnets``; pulled one by one.
             partition: Gives each subnet's cuts.
             always_active: The blocks that have an always-active layer.
             window: Subnets in flight at most; by default the executor says.
             latency: Ticks that a message takes from stage to stage.
-            first: The first subnet to train; all before it have been updated. A multiple of the bulk of *flush*.
-            drains: Asked once for each later subnet, before it is admitted, whether the pipeline is drained first.
+            first: The first subnet to train, a multiple of the contract's bulk; all earlier ones have been updated.
+            drains: Says when each later subnet may be admitted; asked once for each, in order.
 
         Raises:
-            InputError: Segments or a delay that the executor does not support.
+            InputError: The executor does not support the window, the segments or the delay.
         """
         self.contract = executor.contract(shape)
         self.shape = shape
         require_support(executor, shape, window)
-        self._parts = shape.parts
-        self._stage_of = [self._parts.stage(part) for part in range(self._parts.count)]
+        self._parts = parts = shape.parts
+        # Tables, since every action needs them.
+        self._last_part = parts.last
+        self._stage_of = [parts.stage(part) for part in range(parts.count)]
+        self._leaves_stage = [
+            [parts.leaves_stage(parts.action(part, kind, 0)) for part in range(parts.count)] for kind in Kind
+        ]
         self._executor = executor
         self._source = iter(subnets)
         self._count = shape.subnets
@@ -72,6 +77,7 @@ class Planner:
         self._active: dict[int, ActiveSubnet] = {}
         self._admitted = first
         self._drains = drains
+        # The subnet that the drain rule was last asked about, and its answer.
         self._asked, self._admission = first, Admission.AT_ONCE
         self._last_user: dict[int, dict[str, int]] = {}
         self._order = UpdateOrder(self.contract, shape.delay, always_active, first)
@@ -92,10 +98,10 @@ class Planner:
         self._summed: tuple[SubnetShape, Cuts, SummedCosts] | None = None
 
     def run(self) -> Iterator[PlannedAction]:
-        """Yield the actions of all stages by their start; each stage's in its order.
+        """Yield the actions of all stages by their start, those of a stage in its order.
 
         Raises:
-            NaspipeError: The policy chose an action that is not ready, or waits for ever.
+            NaspipeError: The policy chose an action that is not ready, or chose none when nothing else can happen.
         """
         out, heap = self._out, self._heap
         now = 0
@@ -138,7 +144,7 @@ class Planner:
                 self._offer_forward(active, 0)
 
     def _sum(self, shape: SubnetShape, cuts: Cuts) -> SummedCosts:
-        """Sum the costs up, once for subnets that share them."""
+        """Sum up the costs, once for subnets that share them."""
         last = self._summed
         if (
             last is None
@@ -151,7 +157,7 @@ class Planner:
         return last[2]
 
     def _find_conflicts(self, active: ActiveSubnet, shape: SubnetShape) -> None:
-        """Make the subnet wait for the last unfinished user of each of its strict layers."""
+        """Let a subnet wait for the last unfinished user of each of its strict layers."""
         admitted, part_of, index = self._active, active.costs.part_of, active.index
         waited: set[tuple[int, int, int]] = set()
         for block, layers in enumerate(shape.layers):
@@ -184,24 +190,24 @@ class Planner:
         active = self._active[subnet]
         if kind == _F:
             self._idle[stage] = True
-            self._change(stage)
+            self._mark_changed(stage)
             active.ended_forward[part] += 1
-            if part == self._parts.last:
-                # The last part goes back as soon as it has gone forward.
+            if part == self._last_part:
+                # On the last part the backward needs only the forward.
                 self._backward_arrives(active, part)
             else:
                 self._send(now, stage, part + 1, _F_ARRIVES, active, microbatch)
         elif kind == _B:
             self._idle[stage] = True
-            self._change(stage)
+            self._mark_changed(stage)
             active.ended_backward[part] += 1
             if part:
                 self._send(now, stage, part - 1, _B_ARRIVES, active, microbatch)
             if active.ended_backward[part] == self.shape.microbatches:
-                self._owe_updates(active, part, now)
+                self._end_backwards(active, part, now)
         elif kind == _U:
             self._idle[stage] = True
-            self._change(stage)
+            self._mark_changed(stage)
             self._end_update(active, part)
         elif kind == _F_ARRIVES:
             self._forward_arrives(active, part)
@@ -209,7 +215,7 @@ class Planner:
             self._backward_arrives(active, part)
 
     def _send(self, now: int, stage: int, part: int, kind: int, active: ActiveSubnet, microbatch: int) -> None:
-        """Hand a result to another part: at once, or after the latency if it is on another stage."""
+        """Pass a result to another part: at once, or after the latency if the part is on another stage."""
         target = self._stage_of[part]
         if self._latency and target != stage:
             heappush(self._heap, (now + self._latency, target, kind, active.index, microbatch, part))
@@ -229,20 +235,19 @@ class Planner:
             self._offer_backward(active, part)
 
     def _offer_forward(self, active: ActiveSubnet, part: int) -> None:
-        self._offer(self._parts.action(part, _F, active.index, active.started_forward[part]))
+        action = self._parts.action(part, _F, active.index, active.started_forward[part])
+        self._ready[action.stage].append(action)
+        self._mark_changed(action.stage)
 
     def _offer_backward(self, active: ActiveSubnet, part: int) -> None:
-        self._offer(self._parts.action(part, _B, active.index, active.started_backward[part]))
-
-    def _offer(self, action: Action) -> None:
-        """Make an action ready."""
+        action = self._parts.action(part, _B, active.index, active.started_backward[part])
         self._ready[action.stage].append(action)
-        self._change(action.stage)
+        self._mark_changed(action.stage)
 
     # Updates
 
-    def _owe_updates(self, active: ActiveSubnet, part: int, now: int) -> None:
-        """Note that a part's gradients are complete, and which updates that makes due."""
+    def _end_backwards(self, active: ActiveSubnet, part: int, now: int) -> None:
+        """Note the end of all backwards of a part, and which updates are due now."""
         stage = self._stage_of[part]
         contract = self.contract
         if contract.bulk == 1:
@@ -257,7 +262,7 @@ class Planner:
             self._due_updates[stage] += [(member, part) for member in complete]
 
     def _end_update(self, active: ActiveSubnet, part: int) -> None:
-        """Release whoever waited for a part's update."""
+        """Release the parts that waited for a part's update."""
         active.updated[part] = True
         for later, later_part in active.releases[part]:
             self._release(later, later_part)
@@ -277,12 +282,12 @@ class Planner:
     # Dispatch
 
     def _start_idle_stages(self, now: int) -> None:
-        """Give work to every idle stage for which something has changed, in order of stages."""
+        """Give work to every idle stage that may have something new to do, in the order of stages."""
         changed = self._changed
-        # Updates that take no time come first, since what they release may be on any stage.
+        # Updates that take no time come first, since they may release parts of any stage.
         for stage in changed:
             if self._due_updates[stage] and self._idle[stage]:
-                self._finish_free_updates(stage, now)
+                self._do_free_updates(stage, now)
         if self._admitted < self._count:
             self._admit()
         changed.sort()
@@ -292,14 +297,14 @@ class Planner:
                 self._dispatch(stage, now)
         changed.clear()
 
-    def _change(self, stage: int) -> None:
+    def _mark_changed(self, stage: int) -> None:
         """Note that a stage may have something new to do."""
         if not self._is_changed[stage]:
             self._is_changed[stage] = True
             self._changed.append(stage)
 
-    def _finish_free_updates(self, stage: int, now: int) -> None:
-        """Do the updates that are due and take no time."""
+    def _do_free_updates(self, stage: int, now: int) -> None:
+        """Plan the updates that are due and take no time."""
         due = self._due_updates[stage]
         while due and not due[0][0].costs.update[due[0][1]]:
             active, part = due.pop(0)
@@ -307,7 +312,7 @@ class Planner:
             self._end_update(active, part)
 
     def _dispatch(self, stage: int, now: int) -> None:
-        """Start what an idle stage does next: an update that is due, or what the policy chooses."""
+        """Start the next action of an idle stage: an update that is due, or the policy's choice."""
         due = self._due_updates[stage]
         if due:
             active, part = due.pop(0)
@@ -345,21 +350,20 @@ class Planner:
         heappush(self._heap, (end, stage, action.kind, action.subnet, action.microbatch, part))
 
     def _start(self, action: Action, active: ActiveSubnet, part: int, start: int, end: int) -> None:
-        """Put an action into the plan, with the number of the message that its result travels by."""
+        """Put an action into the plan, with the number of the message that carries its result."""
         message = None
-        target = self._parts.target(action)
-        if target is not None and self._stage_of[target] != action.stage:
+        if self._leaves_stage[action.kind][part]:
             message = self._messages
             self._messages += 1
         cuts = active.cuts
         self._out.append(PlannedAction(action, start, end, cuts[part], cuts[part + 1], message))
 
     def _work_per_stage(self) -> int:
-        """Return the ticks that admitted subnets have still to start, divided by the stages."""
+        """Return the ticks of work that admitted subnets have not started yet, divided by the stages."""
         return self._work // self.shape.stages
 
     def _chain(self, action: Action) -> tuple[int, int]:
-        """Return the longest causal chain from the start of an action on, and what of it follows its pass."""
+        """Return the longest causal chain from the start of an action, and the share that follows its pass."""
         active = self._active[action.subnet]
         part = self._parts.of(action)
         return active.forward_chain(part) if action.kind == _F else active.backward_chain(part)

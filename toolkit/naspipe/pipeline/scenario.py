@@ -1,4 +1,4 @@
-"""A scenario: everything that a plan depends on besides the executor and its layout."""
+"""Scenario and layout: everything that a plan depends on besides the executor."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from naspipe.pipeline.planner import Planner
 from naspipe.pipeline.subnet import SubnetShape
 
 EXPECTED_DRAWS = 256
-"""Subnets whose mean cost stands for the cost expected under the sampler."""
+"""Number of subnets whose mean cost estimates the expected cost under the sampler."""
 
 Partition = Literal["static", "balanced"] | list[int]
-"""One partition for the run, balanced for the expected cost; one for each subnet; or the stages' sizes."""
+"""One partition for the run, balanced for the expected cost; one for each subnet; or the blocks of each stage."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a plan is laid out.
+    """How the blocks are laid out over the stages, and how the stages run.
 
     Attributes:
         stages: Pipeline stages.
@@ -53,7 +53,7 @@ class Scenario:
     """The subnets to train, as the planner sees them.
 
     Attributes:
-        draw: Starts the sequence of subnets anew, each time the same.
+        draw: Returns the sequence of subnets from the first on, each time the same.
         count: Number of subnets to train.
         microbatches: Micro-batches of each batch.
         delay: The delay D of always-active layers; None where the contract has none.
@@ -67,12 +67,12 @@ class Scenario:
     always_active: tuple[int, ...]
 
     def subnets(self) -> Iterator[SubnetShape]:
-        """Yield the subnets, from the first on."""
+        """Yield the subnets to train, from the first on."""
         return itertools.islice(self.draw(), self.count)
 
     @cached_property
     def expected_costs(self) -> tuple[int, ...]:
-        """Cost of each block, summed over the first subnets."""
+        """Cost of each block, forward and backward, summed over the first subnets."""
         drawn = [
             [f + b for f, b in zip(subnet.forward, subnet.backward, strict=True)]
             for subnet in itertools.islice(self.draw(), min(self.count, EXPECTED_DRAWS))
@@ -90,15 +90,15 @@ class Scenario:
         """Return a planner that has not run yet.
 
         Args:
-            executor: Whose policy chooses.
+            executor: Its policy chooses.
             layout: Stages, segments, partition and window.
             first: The first subnet to train.
-            subnets: The subnets from there on; by default ``draw`` gives them.
-            drains: As for the planner.
+            subnets: The subnets from ``first`` on; by default ``draw`` gives them.
+            drains: Says when each later subnet may be admitted.
 
         Raises:
-            InputError: More stages than blocks, a partition that does not fit, or a delay or segments that
-                the executor does not support.
+            InputError: There are more stages than blocks, the partition does not fit, or the executor does not
+                support the window, the segments or the delay.
         """
         shape = PipelineShape(
             layout.stages,
@@ -123,14 +123,14 @@ class Scenario:
         """Return the whole plan.
 
         Args:
-            executor: Whose policy chooses.
+            executor: Its policy chooses.
             layout: Stages, segments, partition and window.
-            name: What the plan calls the executor.
-            drains: As for the planner.
+            name: Name of the executor in the plan.
+            drains: Says when each later subnet may be admitted.
 
         Raises:
-            InputError: As ``planner``.
-            NaspipeError: The policy chose an action that is not ready, or waits for ever.
+            InputError: As for ``planner``.
+            NaspipeError: The policy chose an action that is not ready, or chose none when nothing else can happen.
         """
         return make_plan(self.planner(executor, layout, drains=drains), self.draw(), name)
 
@@ -138,7 +138,7 @@ class Scenario:
         """Return the partition into parts that all subnets share.
 
         Raises:
-            InputError: It does not fit, or each subnet would have its own.
+            InputError: The partition does not fit, or each subnet would have its own.
         """
         costs, stages, segments = self.expected_costs, layout.stages, layout.segments
         if layout.partition == "balanced":

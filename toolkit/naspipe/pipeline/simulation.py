@@ -18,6 +18,7 @@ from naspipe.pipeline.abstract import AbstractSpace, parse_space
 from naspipe.pipeline.bound import Bound
 from naspipe.pipeline.executor import Executor
 from naspipe.pipeline.occupancy import spaced_distance
+from naspipe.pipeline.plan import bubble
 from naspipe.pipeline.scenario import Layout, Scenario
 from naspipe.space.sampler import Sampler
 
@@ -42,7 +43,7 @@ class Simulation:
         delays: Delays of always-active layers at both ends; None for no such layers.
         seeds: Number of seeds, from 0 on.
         subnets: Subnets of each simulation.
-        distance: Of the sampler ``spaced``; None: ceil(stages / micro-batches), capped by the space.
+        distance: Distance of the sampler ``spaced``; None for ``spaced_distance``.
         window: Subnets in flight at most; None: the executor says.
     """
 
@@ -59,7 +60,7 @@ class Simulation:
     window: int | None = None
 
     def check(self) -> None:
-        """Construct everything once.
+        """Check every combination, without running any.
 
         Raises:
             InputError: A name is unknown, or a combination does not fit.
@@ -106,7 +107,7 @@ class Simulation:
                     "distinct": len(distinct),
                     "makespan": makespan,
                     "bound": bound.value(stages),
-                    "bubble": 1 - bound.work / (stages * makespan),
+                    "bubble": bubble(bound.work, stages, makespan),
                 }
 
     def _scenario(
@@ -135,10 +136,10 @@ class Simulation:
 
 
 def parse_executor(text: str) -> Executor:
-    """Return an executor by its name or reference, with options as in ``gpipe:bulk=4``.
+    """Return the executor of a text: a name or reference, with options as in ``gpipe:bulk=4``.
 
     Raises:
-        InputError: It is unknown, or refuses its options.
+        InputError: The executor is unknown, or refuses its options.
     """
     name, values = parse_plugin_text(text)
     cls = registry.executors.get(name)

@@ -1,4 +1,4 @@
-"""What a plan holds in memory: activations and layer versions, at their peak on each stage."""
+"""Statistics of a plan's stages: busy time, and the peak of activations and layer versions in memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from naspipe.pipeline.subnet import LayerKey
 
 @dataclass(frozen=True)
 class StageStatistics:
-    """What one stage holds and does.
+    """Statistics of one stage.
 
     Attributes:
-        busy: Ticks in which it works.
-        activations: Blocks whose forward has started and whose backward has not ended, counted once for
-            each unit, at the peak.
-        versions: Versions of always-active layers beyond one each that must be kept for later reads, and
-            of any layer beyond one that subnets in flight have read, at the peak.
-        moves: Blocks of subnets that do not run on the stage where most subnets run them.
+        busy: Ticks in which the stage works.
+        activations: Peak number of blocks whose forward has started and whose backward has not ended, counted
+            once for each unit.
+        versions: Peak number of layer versions besides the current ones, which later subnets are to read or
+            subnets in flight have read.
+        moves: How often a subnet runs a block on this stage while most subnets run it on another.
     """
 
     busy: int
@@ -45,24 +45,23 @@ def stage_statistics(plan: Plan) -> list[StageStatistics]:
                     moves += sum(homes[block] != stage for block in range(planned.first_block, planned.end_block))
             elif planned.action.kind is Kind.BACKWARD:
                 held -= blocks
-        busy = sum(planned.end - planned.start for planned in row)
-        result.append(StageStatistics(busy, peak, versions[stage], moves))
+        result.append(StageStatistics(plan.busy(stage), peak, versions[stage], moves))
     return result
 
 
 def _homes(plan: Plan) -> list[int]:
-    """Return for every block the stage that runs it for most subnets; the lower one of equals."""
+    """Return for every block the stage that runs it for most subnets; the lowest one if several do."""
     blocks = len(plan.subnets[0].layers) if plan.subnets else 0
     counts = [[0] * plan.stages for _ in range(blocks)]
     for subnet in plan.subnets:
-        for part, start in enumerate(subnet.cuts[:-1]):
-            for block in range(start, subnet.cuts[part + 1]):
-                counts[block][plan.parts.stage(part)] += 1
+        for stage in range(plan.stages):
+            for block in plan.parts.blocks_of_stage(stage, subnet.cuts):
+                counts[block][stage] += 1
     return [row.index(max(row)) for row in counts]
 
 
 class _LayerVersions:
-    """The versions of one layer that somebody still needs, as the runtime keeps them."""
+    """The versions of one layer that subnets still need, as training keeps them."""
 
     def __init__(self, delay: int | None) -> None:
         self.delay = delay
@@ -84,9 +83,13 @@ class _LayerVersions:
         self.readers[version] -= 1
         if not self.readers[version]:
             del self.readers[version]
+        if self.delay is None:
+            self.version += 1
+            return
+        # Updates of a layer that follows the delay are folded in the order of subnets.
         self.early.add(subnet)
-        while (self.version in self.early) if self.delay is not None else self.early:
-            self.early.discard(self.version if self.delay is not None else subnet)
+        while self.version in self.early:
+            self.early.remove(self.version)
             self.version += 1
 
     def _left(self, version: int) -> int:
@@ -94,7 +97,7 @@ class _LayerVersions:
         return self.unread.get(version, self.delay + 1 if version == 0 else 1)
 
     def held(self) -> int:
-        """Return the versions beyond the current one."""
+        """Return the number of versions held besides the current one."""
         needed = {version for version in self.readers if version != self.version}
         if self.delay is not None:
             first = max(0, self.version - self.delay)
@@ -104,11 +107,11 @@ class _LayerVersions:
 
 
 def versions_held(plan: Plan, sizes: Mapping[LayerKey, int] | None = None) -> list[int]:
-    """Return the peak of layer versions held beyond one each, for every stage.
+    """Return for every stage the peak of the layer versions held besides the current ones.
 
     Args:
         plan: The plan.
-        sizes: What a version of each layer counts, by block and name; by default 1.
+        sizes: Size of a version of each layer, by block and name, in any unit; by default 1.
     """
     layers: dict[LayerKey, _LayerVersions] = {}
     held = [0] * plan.stages

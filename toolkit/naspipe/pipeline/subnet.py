@@ -1,4 +1,4 @@
-"""What the planner knows of a subnet: the layers it uses and what its blocks cost."""
+"""A subnet as the planner knows it: the layers it uses and the costs of its blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class UsedLayer(NamedTuple):
 
     Attributes:
         name: Unique within the block.
-        strict: Whether only some architectures use it; False for an always-active layer.
+        strict: Whether only some architectures use the layer; False for an always-active layer.
     """
 
     name: str
@@ -25,7 +25,7 @@ class SubnetShape(NamedTuple):
     """A subnet without its tensors.
 
     Attributes:
-        layers: For every block the layers with parameters that it uses.
+        layers: For every block the layers with parameters that the subnet uses.
         forward: For every block the ticks of its forward on one micro-batch, at least 1.
         backward: For every block the ticks of its backward on one micro-batch, at least 1.
         update: For every block the ticks of its update, at least 0.

@@ -1,7 +1,8 @@
-"""The order of updates that forwards wait for, apart from conflicts on strict layers.
+"""Forwards that wait for the updates of all subnets up to some number.
 
-Under *causal*, a forward of subnet y on a block with an always-active layer waits for the updates of all
-subnets up to y - 1 - D there. Under *flush* and *stale*, every part waits for all subnets below the horizon.
+Under *causal*, a forward of subnet y on a block with an always-active layer waits until all subnets up to
+y - 1 - D have been updated on this block. Under *flush* and *stale*, every part waits for all subnets below the
+horizon. Conflicts on strict layers are not found here but by the planner.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from naspipe.pipeline.partition import Cuts
 
 
 class UpdateOrder:
-    """Counts, for each place, the subnets that have been updated there without a gap."""
+    """Counts at each place, a block or a part, how many subnets have been updated there without a gap."""
 
     def __init__(self, contract: Contract, delay: int | None, always_active: Iterable[int], first: int = 0) -> None:
         """Start with the updates of all subnets below ``first``.
@@ -24,7 +25,7 @@ class UpdateOrder:
             contract: Gives the horizon.
             delay: The delay D of always-active layers; None if there are none.
             always_active: The blocks that have an always-active layer.
-            first: The first subnet that is registered.
+            first: The first subnet to be registered.
         """
         self._first = first
         self._contract = contract
@@ -36,7 +37,7 @@ class UpdateOrder:
         self._waiting: dict[int, dict[int, list[tuple[ActiveSubnet, int]]]] = {}
 
     def register(self, active: ActiveSubnet) -> None:
-        """Let an admitted subnet's parts wait for the updates that are due before their forward."""
+        """Let the parts of an admitted subnet wait for the updates that must come before their forwards."""
         if not self._contract.orders_layers:
             due = self._contract.horizon(active.index)
         elif self._delay is not None:
@@ -52,7 +53,7 @@ class UpdateOrder:
                     self._waiting.setdefault(place, {}).setdefault(due, []).append((active, part))
 
     def end_update(self, active: ActiveSubnet, part: int) -> list[tuple[ActiveSubnet, int]]:
-        """Note the end of a part's update; return the parts that no longer wait here, one entry a wait."""
+        """Note the end of a part's update; return the parts whose wait is over, once for each wait."""
         released: list[tuple[ActiveSubnet, int]] = []
         for place in self._places_of(active.cuts)[part]:
             reached = self._reached.get(place, self._first)
@@ -67,7 +68,7 @@ class UpdateOrder:
         return released
 
     def _places_of(self, cuts: Cuts) -> list[list[int]]:
-        """Return for every part where updates are counted: its always-active blocks, or the part itself."""
+        """Return for every part its places: the blocks with an always-active layer, or the part itself."""
         if self._places[0] is not cuts:
             if self._contract.orders_layers:
                 places = [

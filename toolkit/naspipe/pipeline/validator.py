@@ -1,7 +1,7 @@
-"""The validator: judges a plan by its order alone, independently of the planner.
+"""The validator: judges a plan by its actions alone, independently of the planner.
 
-``find_violations`` returns everything that is wrong: of the form that every plan must have (this module), and
-of the contract that the plan claims (``pipeline/versions.py``).
+``find_violations`` returns everything that a plan does wrong. This module checks the form that every plan must have;
+``pipeline/versions.py`` checks the contract that the plan claims.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from naspipe.pipeline.plan_index import PlanIndex, Violation
 from naspipe.pipeline.versions import find_recorded_violations, find_version_violations
 
 CONTEXT = 3
-"""Actions shown before and after an offending one."""
+"""Actions shown before and after the action of a violation."""
 
 
 def find_violations(plan: Plan) -> list[Violation]:
-    """Return everything that is wrong with a plan; an empty list means that it keeps its contract."""
+    """Return everything that a plan does wrong; an empty list means that it keeps its contract."""
     index = PlanIndex(plan)
     return [
         *index.violations,
@@ -32,12 +32,12 @@ def find_violations(plan: Plan) -> list[Violation]:
 
 
 def has_form(violations: Sequence[Violation]) -> bool:
-    """Tell whether a plan has the form that its statistics are computed from, whatever else is wrong with it."""
+    """Tell whether a plan's statistics can be computed: none of its violations is one of form."""
     return all(violation.rule not in ("action", "order", "time") for violation in violations)
 
 
 def explain(plan: Plan, violation: Violation) -> str:
-    """Return a violation with the actions around the offending one, which is marked."""
+    """Return the text of a violation, with its action marked among the actions around it."""
     if violation.stage is None or violation.place is None:
         return f"{violation.rule}: {violation.message}"
     row = plan.actions[violation.stage]
@@ -59,7 +59,7 @@ def _missing(index: PlanIndex) -> Iterator[Violation]:
 
 
 def _wrong_order(index: PlanIndex) -> Iterator[Violation]:
-    """Check what must come first on the same stage: F before B before U, micro-batches, segments."""
+    """Check the order on each stage: F before B before U, micro-batches in order, segments in order."""
     for action, (stage, place) in index.places.items():
         part = index.parts.of(action)
         before: list[Action] = []
@@ -105,7 +105,7 @@ def _wrong_times(index: PlanIndex) -> Iterator[Violation]:
 
 
 def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
-    """Check that each result that leaves its stage has one message, in an order that cannot deadlock."""
+    """Check that each result that leaves its stage has one message, and that the order of messages cannot deadlock."""
     numbers: dict[Action, int] = {}
     wanted = {}
     for action, (stage, place) in index.places.items():
@@ -138,8 +138,8 @@ def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
                 continue
             if sent < highest or sent < received:
                 text = (
-                    f"message {sent} of {planned.action} must have a higher number than what its stage sent "
-                    f"and what the action received before, up to {max(highest, received)}."
+                    f"message {sent} of {planned.action} must have a higher number than the messages that its stage "
+                    f"sent before and the one that the action received, at least {max(highest, received) + 1}."
                 )
                 yield Violation("message", text, stage, place)
             highest = max(highest, sent)

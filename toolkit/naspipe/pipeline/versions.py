@@ -1,8 +1,8 @@
-"""Contracts judged: the version of each layer that each subnet reads, and the order of its updates.
+"""The contract checked: the version of each layer that each subnet reads, and the order of updates.
 
-A layer's version is the number of updates it has seen. Its *users* are the subnets that use it; the version
-that is due at a read follows from how many of them come before the reader. Since updates must come in the
-order of the users, equal numbers mean equal sets of updates.
+The version of a layer is the number of updates it has seen. Its *users* are the subnets that use it. The version
+that is due at a read is the number of users before the reader that the contract requires. Updates must come in the
+order of the users, so equal numbers mean equal sets of updates.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def find_recorded_violations(index: PlanIndex) -> Iterator[Violation]:
 
 
 def run_order(index: PlanIndex) -> Iterator[tuple[int, int] | Violation]:
-    """Yield stage and place of each action as stages run them: each in its order, waiting for results.
+    """Yield stage and place of each action as the stages run them: each in its order, waiting for results.
 
-    What could run at once comes by its planned start. A deadlock is yielded as a violation, and ends it.
+    Actions that could run at the same time come by their planned start. A deadlock is yielded as a violation at the
+    end.
     """
     rows = index.plan.actions
     places = [0] * len(rows)
@@ -72,13 +73,13 @@ def run_order(index: PlanIndex) -> Iterator[tuple[int, int] | Violation]:
     heap: list[tuple[int, bool, int]] = []
 
     def advance(stage: int) -> None:
-        """Put a stage's next action on the heap, or let it wait for the result it needs."""
+        """Put the next action of a stage on the heap, or let the stage wait for the result it needs."""
         row = rows[stage]
         while places[stage] < len(row) and index.places.get(row[places[stage]].action) != (
             stage,
             places[stage],
         ):
-            places[stage] += 1  # What does not belong to the plan has been reported.
+            places[stage] += 1  # Actions that do not belong to the plan have been reported.
         if places[stage] == len(row):
             return
         planned = row[places[stage]]
@@ -104,12 +105,12 @@ def run_order(index: PlanIndex) -> Iterator[tuple[int, int] | Violation]:
     for source, stages in waiting.items():
         for stage in stages:
             action = rows[stage][places[stage]].action
-            text = f"{action} waits for {source}, which waits in turn: nothing can go on."
+            text = f"{action} waits for {source}, which waits in turn: no stage can continue."
             yield Violation("deadlock", text, stage, places[stage])
 
 
 class _Judge:
-    """Counts updates and compares with what is due."""
+    """Counts the updates of each layer and compares its version with the one that is due."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""Causal waits: the forwards whose input was there before an update that the contract requires."""
+"""Causal waits: forwards whose input had arrived before an update that the contract requires."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _Place = tuple[int, int]
 
 
 class CausalWait(NamedTuple):
-    """A first forward that an earlier subnet's update kept waiting.
+    """A forward that waited for the update of an earlier subnet.
 
     Attributes:
-        update: The latest-ending update that the contract requires before the forward.
+        update: Of the updates that the contract requires before the forward, the one that ends last.
         forward: The first forward of a subnet on a part.
     """
 
@@ -26,14 +26,14 @@ class CausalWait(NamedTuple):
 def causal_waits(plan: Plan) -> list[CausalWait]:
     """Return the forwards that had to wait for an update, in the order in which they start.
 
-    A subnet's first forward on a part waits if a required update ended after its input was there: after the
-    end of the forward on the part before; on the first part inputs are there from tick 0 on. Required are,
-    for each layer of the part, the last user's update below the contract's horizon, and for an always-active
-    layer with delay D the updates of all subnets up to y - 1 - D. Of updates that end at once, the one of the
-    latest subnet counts, on the first of its parts. The plan need not be valid: what is missing is no wait.
+    The first forward of subnet y on a part waits if a required update ended after the forward's input arrived. The
+    input arrives at the end of the forward on the part before; on the first part, at tick 0. Required is, for each
+    layer of the part, the update of the layer's last user below the contract's horizon. For an always-active layer
+    with delay D, the updates of all subnets up to y - 1 - D are required. If several updates end last, the one of the
+    latest subnet counts, on the first of its parts.
 
     Args:
-        plan: Any plan, or trace.
+        plan: Any plan, or trace. It need not be valid: where an action is missing, there is no wait.
     """
     parts = plan.parts
     forwards: dict[_Place, PlannedAction] = {}
@@ -61,7 +61,7 @@ def causal_waits(plan: Plan) -> list[CausalWait]:
 
 
 class _RequiredUpdates:
-    """The update of each layer that the next reader must wait for; subnets are looked at in order."""
+    """The update of each layer that a subnet must wait for, for one subnet after another."""
 
     def __init__(self, plan: Plan, updates: dict[_Place, PlannedAction]) -> None:
         self._plan = plan
@@ -88,7 +88,7 @@ class _RequiredUpdates:
             self._required_delayed += 1
 
     def latest(self, subnet: int, part: int) -> PlannedAction | None:
-        """Return the latest-ending update that a subnet needs on a part, or None."""
+        """Return the last update to end that a subnet needs on a part, or None."""
         latest = None
         for layer, delayed in self._plan.layers_on(subnet, part):
             latest = _later(latest, (self._latest if delayed else self._last).get(layer))
@@ -104,7 +104,7 @@ class _RequiredUpdates:
 
 
 def _later(one: PlannedAction | None, other: PlannedAction | None) -> PlannedAction | None:
-    """Return the update that ends later; of equals the latest subnet's, on the first of its parts."""
+    """Return the update that ends later; if both end at once, the later subnet's, or the one on the earlier part."""
     if one is None or other is None:
         return one or other
     return max(one, other, key=lambda u: (u.end, u.action.subnet, -u.action.stage, -u.action.segment))

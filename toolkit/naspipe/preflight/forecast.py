@@ -1,4 +1,4 @@
-"""The forecast: how well subnets of a space run in parallel, for several samplers and numbers of micro-batches."""
+"""The forecast: how much a pipeline speeds up the training of a space, and which settings help."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from naspipe.space.sampler import Sampler
 from naspipe.training.planning import Planning
 
 PAIRS = 500
-"""Number of random pairs of subnets that estimate the chance of a conflict."""
+"""Number of pairs of random subnets from which the chance of a conflict is estimated."""
 
 SUBNETS = 96
-"""Subnets that each forecast simulates."""
+"""Number of subnets in each simulation."""
 
 STAGES = (2, 4, 8, 16)
 MICROBATCHES = (1, 4, 8)
@@ -25,13 +25,13 @@ SAMPLERS = ("uniform", "fair", "spaced")
 
 
 class SpeedUp(NamedTuple):
-    """The expected speed-up by a pipeline.
+    """The expected speed-up of pipelines.
 
     Attributes:
         sampler: Name of the sampler.
         microbatches: Micro-batches of each batch.
-        speedups: For each of ``STAGES`` the time on one stage divided by the time on that many, or None
-            if there are fewer blocks.
+        speedups: For each of ``STAGES`` the time on one stage divided by the time on that many stages, or None
+            if the space has fewer blocks than stages.
     """
 
     sampler: str

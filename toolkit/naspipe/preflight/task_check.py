@@ -24,7 +24,7 @@ from naspipe.space import Architecture
 from naspipe.supernet.block import ChoiceBlock
 from naspipe.supernet.determinism import deterministic, seed_generators
 from naspipe.supernet.supernet import Supernet
-from naspipe.tasks.data import Batch, Splits, require_parts, smallest_batch, split_batch
+from naspipe.tasks.data import Batch, Splits, require_splittable, smallest_batch, split_batch
 from naspipe.tasks.loading import describe_value
 from naspipe.training.components import Components
 from naspipe.training.context import RunContext
@@ -49,8 +49,8 @@ def check_task(context: RunContext, supernet: Supernet) -> None:
     config, components, splits = context.config, context.components, context.splits
     task, space = components.task, components.space
     samples = len(splits.train)
-    require_parts(samples, config.training.batch_size, config.training.microbatches, "training.microbatches")
-    require_parts(samples, config.retrain.batch_size, config.retrain.processes, "retrain.processes")
+    require_splittable(samples, config.training.batch_size, config.training.microbatches, "training.microbatches")
+    require_splittable(samples, config.retrain.batch_size, config.retrain.processes, "retrain.processes")
     _warn_of_warmup(config, samples)
     _warn_of_generations(components.strategy, config)
     _warn_of_no_effect(config)

@@ -59,5 +59,4 @@ def _rows(planned: Plan, measured: Plan) -> list[tuple[str, str, str]]:
 
 
 def _idle(plan: Plan, stage: int) -> str:
-    busy = sum(planned.end - planned.start for planned in plan.actions[stage])
-    return f"{1 - busy / plan.makespan:.3f}" if plan.makespan else "-"
+    return f"{plan.idle(stage):.3f}" if plan.makespan else "-"

@@ -256,9 +256,8 @@ def _stages(plan: Plan, violations: Sequence[Violation]) -> str:
     head = ["stage", "blocks", "actions", f"busy, {_tick(plan)}s", "idle"]
     rows: list[list[object]] = []
     for stage, row in enumerate(plan.actions):
-        busy = sum(planned.end - planned.start for planned in row)
-        idle = f"{1 - busy / plan.makespan:.3f}" if plan.makespan else "-"
-        rows.append([stage, _blocks(row), number(len(row)), number(busy), idle])
+        idle = f"{plan.idle(stage):.3f}" if plan.makespan else "-"
+        rows.append([stage, _blocks(row), number(len(row)), number(plan.busy(stage)), idle])
     caption = "What each stage does: its time at work and the fraction of the makespan that it is idle"
     if not formless:
         head += ["activations", "more versions", "moves"]

@@ -1,1 +1,1 @@
-"""The search over a trained supernet, and the retraining of what it finds."""
+"""The search over a trained supernet: strategies, objectives, constraints, evaluation and trials."""

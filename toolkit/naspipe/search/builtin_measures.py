@@ -1,4 +1,4 @@
-"""The built-in measures: parameters, FLOPs, activation memory and latency of a subnet."""
+"""The built-in measures: parameters, FLOPs, activation memory and latency."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from naspipe.search.measure import Candidate, Measure
 
 
 class Parameters(Measure):
-    """Scalar parameters of the subnet."""
+    """Number of scalar parameters of the subnet."""
 
     direction: ClassVar[Direction] = "minimize"
 
     def measure(self, candidate: Candidate) -> int:
-        """Count them."""
+        """Count the parameters."""
         return count_parameters(candidate.module)
 
 
 class Flops(Measure):
-    """Floating-point operations of a forward of one sample; a multiplication and an addition are two."""
+    """Floating-point operations of the forward of one sample; a multiplication and an addition count as two."""
 
     direction: ClassVar[Direction] = "minimize"
 
     def measure(self, candidate: Candidate) -> int:
-        """Count them with torch's counter, which knows products of matrices and convolutions."""
+        """Count the operations with torch's counter, which counts matrix products and convolutions."""
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             candidate.module(candidate.inputs(1))
         return int(counter.get_total_flops())
 
 
 class ActivationMemory(Measure):
-    """Greatest number of bytes that results of operations hold at one time, in a forward of one sample.
+    """Peak number of bytes of all results of operations that are alive, in the forward of one sample.
 
-    What the forward of an evaluation needs besides the weights and its input. Memory within an operation is not seen.
+    Weights, input, and memory that an operation uses internally are not counted.
     """
 
     direction: ClassVar[Direction] = "minimize"
 
     def measure(self, candidate: Candidate) -> int:
-        """Watch every storage from the operation that makes it until it is freed."""
+        """Watch every storage from the operation that allocates it until it is freed."""
         module, inputs = candidate.module, candidate.inputs(1)
         with torch.no_grad(), _LiveBytes([*module.parameters(), *module.buffers(), *_tensors(inputs)]) as live:
             module(inputs)
@@ -59,15 +59,15 @@ class ActivationMemory(Measure):
 class Latency(Measure):
     """Median time of a forward, in seconds, on the run's device.
 
-    Of a batch of ``search.latency.batch_size`` samples, after ``warmup`` forwards that are not counted, over
-    ``repeats`` ones; ``latency_spread`` is their interquartile range.
+    A batch has ``search.latency.batch_size`` samples. The first ``warmup`` forwards are not counted; the median is that
+    of the next ``repeats``. The metric ``latency_spread`` is their interquartile range.
     """
 
     direction: ClassVar[Direction] = "minimize"
     timed: ClassVar[bool] = True
 
     def measure(self, candidate: Candidate) -> Mapping[str, float]:
-        """Take the time."""
+        """Time the forwards."""
         settings = candidate.latency
         module, inputs = candidate.module, candidate.inputs(settings.batch_size)
         times = []
@@ -98,18 +98,18 @@ def _tensors(nest: Any) -> list[Tensor]:
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it so
-    """Counts the bytes of storages that operations have made and that are still in use.
+    """Counts the bytes of storages that operations have allocated and that are still in use.
 
     Attributes:
-        peak: The greatest count so far.
+        peak: The largest count so far.
     """
 
     def __init__(self, known: list[Tensor]) -> None:
-        """Begin with nothing alive but what is not counted."""
+        """Begin to count; the storages of ``known`` tensors are left out."""
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.peak = 0
         self._alive = 0
-        # A storage's object lives as long as the storage: what has gone frees its number here.
+        # The object of a storage lives as long as the storage, so freed storages leave this set.
         self._known = weakref.WeakSet[torch.UntypedStorage](tensor.untyped_storage() for tensor in known)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

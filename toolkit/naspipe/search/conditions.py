@@ -1,4 +1,4 @@
-"""Conditions on metrics, as in ``parameters<1e6``: how they are written, and by how much a value misses one."""
+"""Conditions on metrics, such as ``parameters<1e6``: read from text, and compared with values."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 
-# The longer signs come first; a metric's name may hold anything but these signs.
+# The longer signs come first. The name of a metric may have all characters except these signs.
 _CONDITION = re.compile(rf"\s*([^<>=]*[^<>=\s])\s*({'|'.join(COMPARISONS)})\s*(\S+)\s*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A metric compared with a number.
+    """A comparison of a metric with a number.
 
     Attributes:
-        metric: Its name.
+        metric: Name of the metric.
         sign: One of ``COMPARISONS``.
-        bound: The number.
+        bound: The number, finite.
     """
 
     metric: str
@@ -46,29 +46,29 @@ class Condition:
         return COMPARISONS[self.sign](value, self.bound)
 
     def miss(self, value: float) -> float:
-        """Return how far a value is off, in parts of the bound (of 1 if that is 0); 0 if it satisfies."""
+        """Return the distance of a value from the bound, relative to the bound (to 1 if that is 0); 0 if it holds."""
         return 0.0 if self.holds(value) else abs(value - self.bound) / (abs(self.bound) or 1.0)
 
 
 def parse_conditions(texts: Iterable[str], metrics: Iterable[str]) -> list[Condition]:
-    """Read conditions, joined by commas or "and" or given one by one.
+    """Read conditions; a text may have several, joined by commas or "and".
 
     Args:
-        texts: As in ``["parameters<1e6, accuracy>=0.9"]``.
-        metrics: The metrics there are.
+        texts: For example ``["parameters<1e6, accuracy>=0.9"]``.
+        metrics: Names of the known metrics.
 
     Raises:
-        InputError: A text is no condition, or names an unknown metric; it lists those that are known.
+        InputError: A text is not a condition, or names an unknown metric.
     """
     known = list(metrics)
     return [_parse(part, text, known) for text in texts for part in re.split(r",|\s+and\s+", text)]
 
 
 def parse_condition(text: str) -> Condition:
-    """Read one condition, whatever metric it names.
+    """Read one condition on any metric.
 
     Raises:
-        InputError: It is none.
+        InputError: The text is not a condition.
     """
     match = _CONDITION.fullmatch(text)
     if match is None or not _NUMBER.fullmatch(match[3]):

@@ -1,4 +1,4 @@
-"""Constraints: found by what a configuration says, and the space narrowed to the architectures that satisfy them."""
+"""Constraints of a search: read from a configuration, checked before an evaluation, and made part of the space."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from naspipe.tasks.task import Task
 from naspipe.wording import listing, nearest
 
 MAX_TRIES = 2_000
-"""Random architectures that may violate a constraint in a row before a space counts as having none that does not."""
+"""Random architectures in a row that may violate constraints before the constraints count as impossible."""
 
 
 def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
-    """Return the conditions that candidates must satisfy; the metrics they name may be references.
+    """Return the conditions that every candidate must satisfy, each on a measure or on a reference to one.
 
     Raises:
-        InputError: One is malformed, or is not on a measure.
+        InputError: A text is malformed, or its metric is not a measure.
     """
     metrics, known = read_directions(task), registry.objectives.names()
     constraints = [parse_condition(text) for text in texts]
@@ -32,14 +32,14 @@ def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
             continue
         late = f" {name!r} is known only once a candidate has been evaluated." if name in metrics else ""
         raise InputError(
-            f"a constraint must be on a measure, which is taken before a candidate is evaluated, but is on {name!r}."
+            f"a constraint must be on a measure, which is known before a candidate is evaluated, but is on {name!r}."
             f"{late}{nearest(name, known)} There are {listing(known)}, or a reference: file.py:Class."
         )
     return constraints
 
 
 class Feasibility:
-    """Judges architectures by conditions on their measures, each once."""
+    """Decides which architectures satisfy the constraints; each architecture is measured once."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Feasibility:
         constraints: Sequence[Condition],
         measure: Callable[[Architecture], Mapping[str, float]],
     ) -> None:
-        """Judge nothing yet.
+        """Prepare; nothing is measured yet.
 
         Args:
             space: The search space.
-            constraints: Every one must hold.
-            measure: Gives the measures that they name.
+            constraints: All of them must hold.
+            measure: Returns an architecture's values of the measures in the constraints.
         """
         self._space = space
         self._constraints = constraints
@@ -73,7 +73,7 @@ class Feasibility:
 
     @property
     def explanation(self) -> str:
-        """What is wrong if none of what was judged is feasible, with the nearest miss; else an empty text."""
+        """A message with the nearest miss if no architecture so far satisfies the constraints; else an empty text."""
         if any(self._verdicts.values()) or self._nearest is None:
             return ""
         _, architecture, measured = self._nearest
@@ -86,11 +86,11 @@ class Feasibility:
 
 
 def constrained(space: SearchSpace, feasible: Callable[[Architecture], bool]) -> SearchSpace:
-    """Return a space whose validity rule also asks for feasibility, so that every strategy obeys it.
+    """Return a space with the constraints in its validity rule, so that every strategy obeys them.
 
     Args:
-        space: The search space; it is left as it is.
-        feasible: Judges valid architectures.
+        space: The search space; it is not changed.
+        feasible: Tells whether a valid architecture satisfies the constraints.
     """
     plain: Any = type(space)
 
@@ -100,7 +100,7 @@ def constrained(space: SearchSpace, feasible: Callable[[Architecture], bool]) ->
         def is_valid(self, architecture: Architecture) -> bool:
             return bool(plain.is_valid(self, architecture)) and feasible(architecture)
 
-    # What names the space in messages.
+    # Messages name a space by its class.
     Constrained.__name__ = plain.__name__
     Constrained.__qualname__ = plain.__qualname__
     narrowed: SearchSpace = copy.copy(space)

@@ -1,4 +1,4 @@
-"""Evaluation: the metrics of one subnet, on a copy of its weights."""
+"""Evaluation: the metrics of a subnet, from a copy of its weights."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ModuleEvaluator:
     """Evaluates ordinary modules on the validation split."""
 
     def __init__(self, task: Task, splits: Splits, config: RunConfig) -> None:
-        """Draw the batches that calibrate normalisation, the same ones for every module.
+        """Draw the batches that calibrate normalisation, the same for every module.
 
         Args:
             task: Gives loss and metrics.
-            splits: Training data calibrates, validation data measures; the test split is not touched.
-            config: Gives batch size, calibration batches, device and seed.
+            splits: Training data for calibration, validation data for the metrics; the test split is not used.
+            config: Gives batch size, number of calibration batches, device and seed.
         """
         self._task = task
         self._validation = splits.validation
@@ -45,18 +45,18 @@ class ModuleEvaluator:
         ]
 
     def calibrate(self, module: nn.Module) -> None:
-        """Set the statistics of a module's normalisations, and put it into evaluation mode."""
+        """Calibrate the normalisations of a module, and put it into evaluation mode."""
         seed_generators(derive_key(self._config.seed, "evaluate"))
         calibrate_statistics(module, self._calibration)
 
     def evaluate(self, module: nn.Module) -> dict[str, object]:
-        """Return the task's metrics of a module, which is calibrated.
+        """Calibrate a module, and return the task's metrics of it.
 
-        Where it has normalisations with statistics, also ``uncalibrated_NAME``: what the metrics are when each batch
-        is normalised by itself, as while the supernet trains. They are of whole batches, for one sample has no
-        statistics.
+        If it has normalisations with running statistics, the metrics ``uncalibrated_NAME`` are added: those with the
+        statistics of each batch, as in supernet training. They leave out an incomplete last batch, since a single
+        sample has no statistics.
 
-        The same module gives the same metrics, whatever was evaluated before.
+        Earlier evaluations do not change the result.
         """
         uncalibrated: Mapping[str, Any] = {}
         if has_statistics(module):
@@ -77,10 +77,10 @@ class ModuleEvaluator:
 
 
 class Evaluator:
-    """Evaluates subnets of a supernet; the supernet is left as it is."""
+    """Evaluates subnets of a supernet; the supernet is not changed."""
 
     def __init__(self, supernet: Supernet, task: Task, splits: Splits, config: RunConfig) -> None:
-        """Prepare for a trained supernet; the rest is as for ``ModuleEvaluator``."""
+        """Prepare for a trained supernet; the other arguments are those of ``ModuleEvaluator``."""
         self._supernet = supernet
         self._modules = ModuleEvaluator(task, splits, config)
 
@@ -101,12 +101,12 @@ def measure_split(
     """Return a module's metrics on a split, in evaluation mode.
 
     Args:
-        module: An ordinary module, on ``device``; put into evaluation mode.
+        module: An ordinary module on ``device``; it is put into evaluation mode.
         task: Gives loss and metrics.
         dataset: The split, in its own order.
         batch_size: Samples in a batch.
-        device: Where the batches go.
-        samples: How many to measure, from the first on; by default all.
+        device: ``cpu`` or ``cuda``.
+        samples: Number of samples, from the first on; by default all.
     """
     samples = len(dataset) if samples is None else samples
     module.eval()
@@ -122,27 +122,27 @@ def measure_split(
 
 
 def add_batch_sums(totals: dict[str, float], task: Task, outputs: Any, targets: Any) -> None:
-    """Add loss, weight and measures of some samples to the sums."""
+    """Add loss and weight of a batch, and the task's sums for its metrics, to the totals."""
     totals["loss"] += float(task.loss(outputs, targets).item())
     totals["weight"] += task.weight(targets)
     add_sums(totals, task.measure(outputs, targets), task, "measure")
 
 
 def add_sums(totals: dict[str, float], sums: object, task: Task, method: str) -> None:
-    """Add what a task's method returned for some samples to the sums.
+    """Add the result of a task's method to the totals.
 
     Raises:
-        TaskError: It is no mapping.
+        TaskError: The result is not a mapping.
     """
     for name, value in as_mapping(sums, task, method).items():
         totals[name] = totals.get(name, 0.0) + value
 
 
 def as_mapping(value: object, task: Task, method: str) -> Mapping[str, Any]:
-    """Return what a task's method returned, if it is a mapping.
+    """Return the result of a task's method, if it is a mapping.
 
     Raises:
-        TaskError: It is none.
+        TaskError: It is not a mapping.
     """
     if not isinstance(value, Mapping):
         raise TaskError(

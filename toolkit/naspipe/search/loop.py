@@ -1,4 +1,4 @@
-"""The search: ask, evaluate what is new, tell, until the budget is spent."""
+"""The search loop: ask, evaluate new architectures, tell, until the budget is spent."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from naspipe.space import Architecture, SearchSpace
 from naspipe.usercode import calling
 
 MAX_REPEATS = 1_000
-"""Known architectures proposed in a row before a space counts as used up."""
+"""Repeated proposals in a row after which a space counts as exhausted."""
 
 Metrics = dict[str, object]
 
 Evaluate = Callable[[Sequence[Architecture]], Iterable[tuple[int, Metrics | Exception]]]
-"""Gives for each architecture its place among them, and its metrics or why it has none; in any order."""
+"""Yields for each architecture its index in the sequence, and its metrics or the error; in any order."""
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The end of a search.
+    """The result of a search.
 
     Attributes:
-        trials: Every evaluated architecture, in order.
-        note: Why it ended before its budget was spent, or an empty text.
+        trials: All trials, in order.
+        note: The reason if it ended before its budget was spent, or an empty text.
     """
 
     trials: list[Trial]
@@ -36,7 +36,7 @@ class SearchResult:
 
 
 def one_by_one(evaluate: Callable[[Architecture], Metrics]) -> Evaluate:
-    """Return an evaluation of single architectures as one of many; what it raises is why one has no metrics."""
+    """Turn an evaluation of one architecture into one of several; an error becomes the result of its architecture."""
 
     def evaluate_all(architectures: Sequence[Architecture]) -> Iterator[tuple[int, Metrics | Exception]]:
         for place, architecture in enumerate(architectures):
@@ -62,29 +62,29 @@ def run_search(
     """Search a space; no architecture is evaluated twice.
 
     Args:
-        space: What is searched.
-        strategy: Proposes architectures; it has been started.
-        objectives: What is optimised.
+        space: The search space.
+        strategy: A strategy that has been started.
+        objectives: The objectives.
         budget: When to end.
-        evaluate: Gives the metrics of the new architectures of a generation. A trial that has none, or whose
-            objectives are no finite numbers, has failed; the search goes on.
-        on_trial: Called with each new trial, in their order; if the evaluation breaks off, also with those that are
-            ahead of the others.
-        known: Trials of an earlier, broken-off search with the same settings: they are looked up
-            instead of evaluated, so that the search goes on where it stopped.
-        seconds: Time that the search has taken so far, earlier parts included.
+        evaluate: Gives the metrics of the new architectures of a generation. A trial fails if its evaluation raises an
+            error, or if an objective is not a finite number; the search continues.
+        on_trial: Called with each new trial, in order. If the evaluation is interrupted, it is also called with the
+            finished trials that come after an unfinished one.
+        known: Trials of an earlier, interrupted search with the same settings. They are looked up instead of evaluated,
+            so that the search resumes where it stopped.
+        seconds: Returns the time that the search has taken so far, before interruptions too.
 
     Raises:
-        SearchError: Every trial failed (the first reason is shown), or the strategy failed, or proposed
-            nothing or what is no architecture of the space.
-        RunFolderError: The strategy proposes something else than what is known was.
+        SearchError: All trials failed (the message has the first reason); or the strategy failed, or proposed nothing,
+            or something that is not an architecture of the space.
+        RunFolderError: The strategy does not propose the known trials again.
     """
     recorded = {trial.index: trial for trial in known}
     trials: dict[Architecture, Trial] = {}
     generations = repeats = 0
     note = ""
     while not note:
-        # What is known is gone through again, whatever time it took.
+        # The limit of time does not apply while known trials are repeated.
         replayed = len(trials) > max(recorded, default=-1)
         if _is_spent(budget, len(trials), generations, seconds() if replayed else 0.0):
             break
@@ -97,7 +97,7 @@ def run_search(
                 break
             if is_new:
                 new[proposal] = len(trials) + len(new)
-        _refuse_another_past(space, new, recorded)
+        _require_repetition(space, new, recorded)
         trials.update((a, recorded[index]) for a, index in new.items() if index in recorded)
         rest = [(a, index) for a, index in new.items() if index not in recorded]
         trials.update((trial.architecture, trial) for trial in _evaluate(rest, objectives, evaluate, on_trial))
@@ -105,7 +105,7 @@ def run_search(
             with calling(f"strategy {type(strategy).__name__}: tell()", SearchError):
                 strategy.tell([Outcome(proposal, trials[proposal].values(objectives)) for proposal in proposals])
         generations += 1
-        note = _used_up(space, len(trials), repeats)
+        note = _exhausted(space, len(trials), repeats)
     done = sorted(trials.values(), key=lambda trial: trial.index)
     failed = [trial for trial in done if trial.reason is not None]
     if len(failed) == len(done):
@@ -123,7 +123,7 @@ def _is_spent(budget: BudgetConfig, trials: int, generations: int, seconds: floa
 
 
 def _ask(strategy: Strategy, space: SearchSpace, when: str) -> list[Architecture]:
-    """Return what a strategy proposes, as architectures of the space."""
+    """Ask a strategy, and return its proposals as architectures of the space."""
     what = f"strategy {type(strategy).__name__}: ask()"
     with calling(what, SearchError):
         proposals: object = strategy.ask()
@@ -135,12 +135,12 @@ def _ask(strategy: Strategy, space: SearchSpace, when: str) -> list[Architecture
         raise SearchError(f"{what} must return architectures of the space, but: {error}") from error
 
 
-def _refuse_another_past(space: SearchSpace, new: Mapping[Architecture, int], recorded: Mapping[int, Trial]) -> None:
-    """Raise an error if a search that is gone through again proposes something else than before."""
+def _require_repetition(space: SearchSpace, new: Mapping[Architecture, int], recorded: Mapping[int, Trial]) -> None:
+    """Raise an error if a resumed search does not propose the recorded trials again."""
     for architecture, index in new.items():
         if index in recorded and recorded[index].architecture != architecture:
             raise RunFolderError(
-                f"a search that goes on must propose what it did before, but trial {index} is now "
+                f"a search that is resumed must repeat its proposals, but trial {index} is now "
                 f"{space.format(architecture)} and was {space.format(recorded[index].architecture)}. Has the code "
                 "of the strategy, or of a library that it uses, changed? Undo that, or search in a new run."
             )
@@ -152,9 +152,10 @@ def _evaluate(
     evaluate: Evaluate,
     on_trial: Callable[[Trial], None],
 ) -> list[Trial]:
-    """Return the trials of architectures with these indices.
+    """Evaluate architectures, and return their trials with these indices.
 
-    They are handed on in order; if the evaluation breaks off, those that are ahead of the others at the end.
+    ``on_trial`` gets them in order. If the evaluation is interrupted, it gets the finished trials that come after an
+    unfinished one at the end.
     """
     trials: list[Trial] = []
     ahead: dict[int, Trial] = {}
@@ -187,17 +188,17 @@ def _as_trial(
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a trial failed, for its record."""
+    """Return the reason of a failed trial, for its record."""
     kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
     return f"{kind}{error}"
 
 
-def _used_up(space: SearchSpace, count: int, repeats: int) -> str:
+def _exhausted(space: SearchSpace, count: int, repeats: int) -> str:
     if not space.has_rule and count == space.size:
-        return f"the space is used up: all of its {count} architectures have been evaluated"
+        return f"the space is exhausted: all of its {count} architectures have been evaluated"
     if repeats >= MAX_REPEATS:
         return (
-            f"the space seems used up: the last {repeats} architectures proposed had all been evaluated "
-            f"before, {count} in all"
+            f"the space seems exhausted: each of the last {repeats} proposals had been evaluated before; "
+            f"{count} architectures were evaluated"
         )
     return ""

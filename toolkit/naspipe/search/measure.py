@@ -1,4 +1,4 @@
-"""Measure: a number that a subnet has whatever it was trained for; its size, its cost, or its entry in a table."""
+"""Measure: a number that follows from the architecture alone: a size, a cost, or an entry of a table."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Candidate:
-    """What a measure looks at.
+    """An architecture that a search may evaluate, as a measure sees it.
 
     Attributes:
         space: The search space.
-        architecture: One of it.
-        device: Where the module and its inputs are.
-        latency: How times are to be taken.
+        architecture: An architecture of the space.
+        device: The device of the module and of its inputs, ``cpu`` or ``cuda``.
+        latency: The settings of timings.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Candidate:
 
         Args:
             space: The search space.
-            architecture: One of it.
-            build: Makes its subnet, on the device.
-            dataset: Gives inputs.
+            architecture: An architecture of the space.
+            build: Builds its subnet on the device, or None: there is no subnet.
+            dataset: The split that gives inputs, or None: there are no inputs.
             device: ``cpu`` or ``cuda``.
-            latency: How times are to be taken.
+            latency: The settings of timings.
         """
         self.space = space
         self.architecture = architecture
@@ -59,41 +59,41 @@ class Candidate:
 
     @cached_property
     def module(self) -> nn.Module:
-        """The subnet as an ordinary module in evaluation mode; built when first asked for.
+        """The subnet as an ordinary module in evaluation mode; built when it is first read.
 
         Raises:
-            SearchError: Only the architecture is known here.
+            SearchError: Only the architecture is known.
         """
         if self._build is None:
             raise SearchError(
-                "a measure that needs the module cannot be used here, where only architectures are known."
+                "a measure that needs the module cannot be used here, since only the architecture is known."
             )
         return self._build().eval()
 
     def inputs(self, count: int) -> Any:
-        """Return the inputs of the first samples of the validation split, as many as there are up to ``count``.
+        """Return the inputs of the first ``count`` samples of the validation split, or of all if it has fewer.
 
         Raises:
-            SearchError: There is no data here.
+            SearchError: Only the architecture is known.
         """
         from naspipe.tasks.data import move_batch
 
         if self._dataset is None:
-            raise SearchError("a measure that needs inputs cannot be used where only architectures are known.")
+            raise SearchError("a measure that needs inputs cannot be used here, since only the architecture is known.")
         indices = range(min(count, len(self._dataset)))
         return move_batch(self._dataset.batch(indices, key=0), self.device).inputs
 
 
 class Measure(ABC):
-    """An objective, or the subject of a constraint, that needs no data of the task's to be judged by.
+    """A number of a candidate that needs no evaluation on the task, for objectives and constraints.
 
-    It is taken before a candidate is evaluated, in one process, whatever the number of workers. One object serves a
-    whole search; it must leave the module as it is, and draw nothing from global generators.
+    A candidate is measured before its evaluation, always in one process. One object serves a whole search. It must not
+    change the module, and must not draw from global generators.
 
     Attributes:
-        direction: Which way is better.
-        timed: Whether it depends on the clock. Then what was measured is kept in the run's folder, and a search that
-            is resumed looks it up.
+        direction: ``maximize`` or ``minimize``: whether a larger or a smaller value is better.
+        timed: Whether the value depends on the clock. Such values are kept in the run's folder, and a resumed search
+            reads them there.
     """
 
     direction: ClassVar[Direction]
@@ -101,17 +101,18 @@ class Measure(ABC):
 
     @abstractmethod
     def measure(self, candidate: Candidate) -> float | Mapping[str, float]:
-        """Return the number, finite; or a mapping that holds it under ``value``, and more under names of its own."""
+        """Return a finite number; or a mapping with this number as ``value``, and further numbers under other names."""
 
 
 def register_objective(name: str, direction: Direction) -> Callable[[Callable[[Candidate], float]], type[Measure]]:
-    """Register a function of a ``Candidate`` as an objective under ``name``; a decorator.
+    """Register a function of a ``Candidate`` as a measure under ``name``; a decorator.
 
-    The function's name then stands for a ``Measure``, so that a configuration can refer to it as ``file.py:function``.
+    The decorator replaces the function by a subclass of ``Measure``, so a configuration can also refer to it as
+    ``file.py:function``.
 
     Args:
-        name: What configurations call it.
-        direction: Which way is better, ``maximize`` or ``minimize``.
+        name: Its name in configurations.
+        direction: ``maximize`` or ``minimize``.
     """
 
     def decorate(function: Callable[[Candidate], float]) -> type[Measure]:
@@ -121,7 +122,7 @@ def register_objective(name: str, direction: Direction) -> Callable[[Callable[[C
 
 
 def _measure_class(function: Callable[[Candidate], float], direction: Direction) -> type[Measure]:
-    """Return a function as a class of measures."""
+    """Return a subclass of ``Measure`` that calls a function."""
 
     def measure(self: Measure, candidate: Candidate) -> float:
         return function(candidate)
@@ -137,10 +138,10 @@ def _measure_class(function: Callable[[Candidate], float], direction: Direction)
 
 
 def measure_candidate(name: str, measure: Measure, candidate: Candidate) -> dict[str, int | float]:
-    """Return what a measure gives for a candidate: under its name, and ``NAME_MORE`` for what else it gives.
+    """Return a candidate's value of a measure under its name, and further numbers as ``NAME_FURTHER``.
 
     Raises:
-        SearchError: It failed, or gave no finite number.
+        SearchError: The measure failed, or returned something that is not a finite number.
     """
     what = f"objective {name!r} of {candidate.space.format(candidate.architecture)}"
     with calling(what, SearchError):
@@ -158,9 +159,9 @@ def measure_candidate(name: str, measure: Measure, candidate: Candidate) -> dict
 
 
 def as_number(value: object) -> int | float | None:
-    """Return a number, a scalar of NumPy or a tensor of no dimensions as Python's own; else None."""
+    """Return a number, a NumPy scalar or a tensor without dimensions as a number of Python; None for other values."""
     if not isinstance(value, (int, float)) and getattr(value, "shape", None) == ():
-        value = value.item()  # type: ignore[attr-defined]  # whatever has a shape of this kind has it
+        value = value.item()  # type: ignore[attr-defined]  # arrays and tensors have it
     if isinstance(value, bool):
         return None
     return int(value) if isinstance(value, int) else float(value) if isinstance(value, float) else None

@@ -1,4 +1,4 @@
-"""The measures of candidates, each taken once; those by the clock are kept in a file."""
+"""The values of measures: each candidate is measured once, and timed values are handed on to be saved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from naspipe.tasks.data import Dataset
 
 
 class MeasureCache:
-    """Takes the measures of candidates."""
+    """Measures candidates, and remembers the values."""
 
     def __init__(
         self,
@@ -26,16 +26,16 @@ class MeasureCache:
         timed: Mapping[str, Mapping[str, float]] | None = None,
         on_timed: Callable[[dict[str, Any]], None] = lambda record: None,
     ) -> None:
-        """Take nothing yet.
+        """Prepare; nothing is measured yet.
 
         Args:
-            measures: By the names of their metrics.
+            measures: The measures, by the names of their metrics.
             space: The search space.
-            extract: Gives the subnet of an architecture.
-            dataset: Gives inputs.
-            config: Gives device and how times are taken.
-            timed: What was measured by the clock before, by the JSON of the architecture.
-            on_timed: Called with what is measured by the clock: ``architecture`` and ``metrics``.
+            extract: Returns the subnet of an architecture.
+            dataset: The split that gives inputs.
+            config: Gives the device and the settings of timings.
+            timed: Earlier values of timed measures, by the JSON of the architecture.
+            on_timed: Called with each new value of a timed measure, as a record of ``architecture`` and ``metrics``.
         """
         self._measures = measures
         self._space = space
@@ -47,7 +47,7 @@ class MeasureCache:
         self._known: dict[Architecture, dict[str, int | float]] = {}
 
     def of(self, architecture: Architecture, names: Sequence[str] | None = None) -> dict[str, int | float]:
-        """Return the measures of an architecture, all or those of some names.
+        """Return the values of an architecture's measures: of all, or of those named.
 
         Raises:
             SearchError: A measure failed.

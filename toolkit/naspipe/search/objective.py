@@ -1,4 +1,4 @@
-"""Objectives: what a search optimises, and how trials compare."""
+"""Objectives: the metrics and measures that a search optimises, found by name."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from naspipe.usercode import calling
 from naspipe.wording import listing, nearest
 
 PARAMETERS = "parameters"
-"""The measure that is taken of every candidate."""
+"""The measure that every candidate gets."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric that a search optimises: one of the task's, or a measure.
+    """A metric that a search optimises: one of the task, or a measure.
 
     Attributes:
         name: Name of the metric.
-        direction: Which way is better.
+        direction: ``maximize`` or ``minimize``.
     """
 
     name: str
     direction: Direction
 
     def cost(self, value: float) -> float:
-        """Return the value with its sign such that less is better."""
+        """Return the value with the sign for which smaller is better."""
         return value if self.direction == "minimize" else -value
 
 
 def read_directions(task: Task) -> dict[str, Direction]:
-    """Return the metrics of a task that can be objectives, and which way is better.
+    """Return the metrics of a task that can be objectives, with their directions.
 
     Raises:
-        TaskError: ``directions`` is not what a task must say.
+        TaskError: The task's ``directions`` are malformed.
     """
     name = f"{type(task).__name__}.directions"
     with calling(name, TaskError):
@@ -67,15 +67,15 @@ def find_objectives(task: Task, names: Sequence[str], find: Callable[[str], Meas
         find: Returns a measure by its name; by default ``find_measure``.
 
     Raises:
-        TaskError: The task does not say which way its metrics are better.
-        InputError: A name is unknown, both a metric's and a measure's, or given twice.
+        TaskError: The task's ``directions`` are malformed.
+        InputError: A name is unknown, is given twice, or belongs to both a metric and a measure.
     """
     metrics, known = read_directions(task), registry.objectives.names()
     found = []
     for name in names:
         if name in metrics and name in known:
             raise InputError(
-                f"objective {name!r} is a metric of {type(task).__name__} and a measure as well. Rename the metric."
+                f"objective {name!r} is both a metric of {type(task).__name__} and a measure. Rename the metric."
             )
         if name in metrics:
             found.append(Objective(name, metrics[name]))
@@ -99,7 +99,7 @@ def find_objectives(task: Task, names: Sequence[str], find: Callable[[str], Meas
 
 
 def measure_name(name: str) -> str:
-    """Return what a measure is called among the metrics of a trial: of a reference its last part."""
+    """Return the name of a measure's metric: for a reference, the name of the class or function."""
     return name.rpartition(":")[2]
 
 
@@ -107,13 +107,13 @@ def find_measure(name: str) -> Measure:
     """Return a measure by its registered name, or by a reference.
 
     Raises:
-        PluginError: There is none, it cannot be imported, or does not say which way is better.
+        PluginError: It is unknown, cannot be imported, or has no direction.
     """
     measure: Measure = construct(registry.objectives, name, {})
     direction: object = getattr(measure, "direction", None)
     if direction not in get_args(Direction):
         raise PluginError(
-            f"objective {name!r} must say which way is better: its attribute direction must be 'maximize' or "
+            f"objective {name!r} must have a direction: its attribute direction must be 'maximize' or "
             f"'minimize', but is {direction!r}."
         )
     return measure
@@ -125,16 +125,16 @@ def find_measures(
     constraints: Sequence[Condition],
     find: Callable[[str], Measure] = find_measure,
 ) -> dict[str, Measure]:
-    """Return every measure that a search takes, by the name of its metric.
+    """Return all measures that a search needs, by the names of their metrics.
 
     Args:
-        task: Its metrics are no measures.
+        task: Gives the metrics, which are not measures.
         objectives: Names of the objectives, as the configuration gives them.
-        constraints: As ``find_constraints`` returned them.
+        constraints: The result of ``find_constraints``.
         find: Returns a measure by its name.
 
     Raises:
-        PluginError: One cannot be found or imported.
+        PluginError: A measure cannot be found or imported.
     """
     metrics = read_directions(task)
     names = [PARAMETERS, *(name for name in objectives if name not in metrics), *(c.metric for c in constraints)]
@@ -142,7 +142,7 @@ def find_measures(
 
 
 def read_metrics(metrics: Mapping[str, object]) -> dict[str, int | float]:
-    """Return what counts of a task's metrics: the finite numbers, as Python's own."""
+    """Return those metrics of a task that are finite numbers, as numbers of Python."""
     numbers = {str(name): as_number(value) for name, value in metrics.items()}
     return {name: n for name, n in numbers.items() if n is not None and math.isfinite(n)}
 
@@ -151,7 +151,7 @@ def require_objectives(metrics: Mapping[str, object], objectives: Sequence[Objec
     """Raise an error unless every objective is a finite number.
 
     Raises:
-        ValueError: One is missing, is no number, or is not finite; it says which and what it is.
+        ValueError: An objective is missing, is not a number, or is not finite.
     """
     for objective in objectives:
         if objective.name not in metrics:

@@ -1,4 +1,4 @@
-"""Rank correlation: whether scores put things into the order of the truth, and how sure that is."""
+"""Rank correlation: how well scores agree with the true order, and with which confidence."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import numpy as np
 from naspipe.records import Correlation, Direction, Gain
 
 RESAMPLES = 5_000
-"""Bootstrap resamples of an interval."""
+"""Bootstrap resamples for an interval."""
 
 SMALL = 20
-"""Fewer pairs than these are a small sample: of 20 pairs without any relation, one sample in twenty still has a tau
-beyond 0.32 either way, of fewer even more. (Kendall, 1938: the standard deviation is sqrt(2 (2n + 5) / 9n(n - 1)).)"""
+"""With fewer pairs than this, a sample is small: of 20 unrelated pairs, one sample in twenty has a tau above 0.32 or
+below -0.32. (Kendall, 1938: the standard deviation is sqrt(2 (2n + 5) / 9n(n - 1)).)"""
 
 LEVEL = 0.95
 """Confidence level of the intervals."""
 
 CHANCE = 0.05
-"""Significance at which trained scores count as better than untrained ones."""
+"""Significance level at which trained scores count as better than untrained ones."""
 
 
 def measure_agreement(
     scores: Sequence[float], score_direction: Direction, truths: Sequence[float], truth_direction: Direction
 ) -> tuple[Correlation, Correlation]:
-    """Return Kendall's tau-b and Spearman's rho between scores and truth.
+    """Return Kendall's tau-b and Spearman's rho between scores and true values.
 
-    Both are turned so that higher is better: +1 always means that the scores rank rightly, whatever is minimised.
-    Intervals are percentile intervals of a bootstrap that draws pairs (Efron, 1979), with a generator of a fixed seed:
-    the same numbers give the same interval. A resample in which all scores, or all truths, are equal ranks nothing and
-    counts as 0, as Kendall's numerator does; leaving it out would narrow the interval.
+    Both sequences are turned so that larger is better, so +1 means the correct order in any direction. The intervals
+    are percentile intervals of a bootstrap over pairs (Efron, 1979) with a fixed seed: equal input gives equal
+    intervals. A resample in which all scores, or all true values, are equal counts as 0, as in Kendall's numerator;
+    without it the interval would be too narrow.
 
     Args:
-        scores: One for each thing that is ranked, finite.
-        score_direction: Which way scores are better.
-        truths: One for each, finite.
-        truth_direction: Which way truths are better.
+        scores: A score for each architecture, finite.
+        score_direction: ``maximize`` or ``minimize``.
+        truths: The true value of each architecture, finite.
+        truth_direction: ``maximize`` or ``minimize``.
 
     Returns:
-        Both with their intervals; without any value if all scores, or all truths, are equal.
+        Tau and rho with their intervals; all None if all scores, or all true values, are equal.
     """
-    from scipy import stats  # half a second, which reports of other runs need not wait for
+    from scipy import stats  # Its import takes half a second, and only rank checks need it.
 
     ours, real = _higher_is_better(scores, score_direction), _higher_is_better(truths, truth_direction)
     assert ours.shape == real.shape, "every score needs its truth"
@@ -50,31 +50,31 @@ def measure_agreement(
 
 
 def measure_gain(trained: Sequence[float], untrained: Sequence[float], direction: Direction) -> Gain:
-    """Compare scores with those of the untrained supernet by a sign test; it asks nothing of their distribution.
+    """Compare scores with those of the untrained supernet by a one-sided sign test, which assumes no distribution.
 
-    Pairs of equal scores say nothing and are left out, so fewer than five unequal ones cannot reach ``CHANCE``.
+    Pairs of equal scores are left out; at least five unequal pairs are needed to reach ``CHANCE``.
 
     Args:
-        trained: One for each architecture.
-        untrained: One for each, in the same order.
-        direction: Which way scores are better.
+        trained: A score for each architecture.
+        untrained: The scores with the untrained supernet, in the same order.
+        direction: ``maximize`` or ``minimize``.
     """
     from scipy import stats
 
     differences = _higher_is_better(trained, direction) - _higher_is_better(untrained, direction)
     better, worse = int((differences > 0).sum()), int((differences < 0).sum())
     unequal = better + worse
-    # Without any pair that differs nothing speaks for the training.
+    # Without an unequal pair there is no evidence for the training.
     p_value = float(stats.binomtest(better, unequal, alternative="greater").pvalue) if unequal else 1.0
     return Gain(better=better, worse=worse, p_value=p_value)
 
 
 def find_doubts(count: int, kendall: Correlation, gain: Gain) -> list[str]:
-    """Return why an agreement may say little, as sentences for people.
+    """Return reasons to doubt an agreement, as sentences.
 
     Args:
-        count: Pairs that were correlated.
-        kendall: What came of it.
+        count: Number of architectures.
+        kendall: Their rank correlation.
         gain: The comparison with the untrained supernet.
     """
     doubts = []
@@ -96,18 +96,18 @@ def find_doubts(count: int, kendall: Correlation, gain: Gain) -> list[str]:
 
 
 def describe_correlation(correlation: Correlation) -> str:
-    """Return a correlation with its interval, as people write it."""
+    """Return a correlation with its interval as text."""
     if correlation.value is None:
         return "undefined"
     return f"{correlation.value:+.3f} ({correlation.low:+.3f} to {correlation.high:+.3f})"
 
 
 def spread_evenly(count: int, wanted: int) -> list[int]:
-    """Return places spread evenly over range(count), the first and the last among them.
+    """Return indices that are spread evenly over range(count), including the first and the last.
 
     Args:
-        count: Number of places.
-        wanted: How many of them, from 2 to ``count``.
+        count: Size of the range.
+        wanted: Number of indices, from 2 to ``count``.
     """
     assert 2 <= wanted <= count
     return [(2 * index * (count - 1) + wanted - 1) // (2 * (wanted - 1)) for index in range(wanted)]

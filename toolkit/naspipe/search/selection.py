@@ -1,4 +1,4 @@
-"""Selection: which of a search's trials to take: by fronts, one objective, the knee, or conditions on metrics."""
+"""Selection of trials: by Pareto fronts, by one objective, by the knee, or by conditions on metrics."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from naspipe.search.trial import Trial, complete_trials, costs_of, dominates
 from naspipe.wording import listing, nearest
 
 KNEE = "knee"
-"""What ``pick_trials`` calls the knee of the Pareto front."""
+"""The name of the knee of the Pareto front in ``pick_trials``."""
 
 
 def sort_into_fronts(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[list[Trial]]:
-    """Return the complete trials in fronts: the Pareto front, then that of the rest, and so on.
+    """Return the complete trials in fronts: the Pareto front, then the Pareto front of the others, and so on.
 
-    Within a front the best by the first objective comes first, of equal trials the earlier. With one
-    objective a front holds the trials of one value.
+    Each front is sorted by the first objective, the best trial first; of equal trials the earlier one comes first. With
+    one objective, the trials of a front have equal values.
 
     Source: the binary search of Zhang et al., "An Efficient Approach to Nondominated Sorting for
     Evolutionary Multiobjective Optimization", IEEE Transactions on Evolutionary Computation 19, 2015.
@@ -38,18 +38,18 @@ _Front = list[tuple[tuple[float, ...], Trial]]
 
 
 def _first_open(fronts: Sequence[_Front], costs: tuple[float, ...]) -> int:
-    """Return the place of the first front in which nothing dominates ``costs``, the last by value so far."""
-    # Whatever dominates came earlier; and what is dominated in one front is dominated in all before it.
+    """Return the index of the first front without a trial that dominates ``costs``."""
+    # Dominating trials come earlier in the order. A trial dominated in one front is dominated in all earlier fronts.
     return bisect_left(fronts, True, key=lambda front: not any(dominates(other, costs) for other, _ in reversed(front)))
 
 
 def best_trials(trials: Sequence[Trial], objectives: Sequence[Objective], count: int) -> list[Trial]:
-    """Return the best complete trials: front by front, within a front by the first objective.
+    """Return the best complete trials: front by front, and within a front by the first objective.
 
     Args:
-        trials: Of a search; failed ones are passed over.
-        objectives: What was optimised.
-        count: How many; there are fewer if fewer are complete.
+        trials: The trials of a search; failed ones are ignored.
+        objectives: The objectives of the search.
+        count: Number of trials, at least 1; fewer are returned if fewer are complete.
 
     Raises:
         InputError: ``count`` is less than one.
@@ -60,12 +60,12 @@ def best_trials(trials: Sequence[Trial], objectives: Sequence[Objective], count:
 
 
 def rank_by_knee(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
-    """Return the Pareto front, its knee first: where giving up a little of one objective stops to buy much of others.
+    """Return the Pareto front with its knee first: the trial beyond which a gain in one objective costs much in others.
 
-    Every objective is scaled to 0 (its best value on the front) to 1 (its worst there). The knee is the trial
-    farthest from the line through the front's two ends, on the side of the ideal point (0, 0); with more
-    objectives, from the plane through the worst ends of the axes. That is the trial with the least sum of
-    scaled objectives, and by this sum the others follow; of equal ones the better in the first objective.
+    Every objective is scaled from 0 (its best value on the front) to 1 (its worst value there). The knee is the trial
+    farthest from the line through the two ends of the front, on the side of the ideal point (0, 0); with more
+    objectives, from the plane through the worst ends of the axes. This is the trial with the smallest sum of scaled
+    objectives. The other trials are sorted by this sum, and then by the first objective.
 
     Sources: Das, "On characterizing the knee of the Pareto curve based on Normal-Boundary Intersection",
     Structural Optimization 18, 1999; for the sum, Chiu, Yen and Juan, "Minimum Manhattan Distance Approach to
@@ -73,11 +73,11 @@ def rank_by_knee(trials: Sequence[Trial], objectives: Sequence[Objective]) -> li
     Computation 20, 2016.
 
     Raises:
-        InputError: There is one objective only: its front has no knee.
+        InputError: There is only one objective, so the front has no knee.
     """
     if len(objectives) < 2:
         raise InputError(
-            f"a knee is a trade-off between objectives, but there is one only. Pick the best in {objectives[0].name!r}."
+            f"a knee needs several objectives, but there is one only. Pick the best in {objectives[0].name!r}."
         )
     fronts = sort_into_fronts(trials, objectives)
     if not fronts:
@@ -94,16 +94,16 @@ def rank_by_knee(trials: Sequence[Trial], objectives: Sequence[Objective]) -> li
 
 
 def pick_trials(trials: Sequence[Trial], objectives: Sequence[Objective], pick: str, count: int = 1) -> list[Trial]:
-    """Return the first trials by one objective, or the knee of the Pareto front and those nearest to being it.
+    """Return the best trials by one objective, or the first trials of ``rank_by_knee``.
 
     Args:
-        trials: Of a search; failed ones are passed over.
-        objectives: What was optimised.
-        pick: "knee", or an objective's name.
-        count: How many; there are fewer if fewer are complete, or on the front.
+        trials: The trials of a search; failed ones are ignored.
+        objectives: The objectives of the search.
+        pick: ``knee``, or the name of an objective.
+        count: Number of trials, at least 1; fewer are returned if fewer are complete, or on the front.
 
     Raises:
-        InputError: There is no such objective, no knee, or ``count`` is less than one.
+        InputError: There is no such objective or no knee, or ``count`` is less than one.
     """
     ranked = best_trials(trials, objectives, max(1, len(trials)))
     if count < 1:
@@ -119,15 +119,15 @@ def pick_trials(trials: Sequence[Trial], objectives: Sequence[Objective], pick: 
 
 
 def metrics_of(trials: Sequence[Trial]) -> list[str]:
-    """Return every metric that some trial has, in the order in which they appear."""
+    """Return the metrics of all trials, in the order of their first occurrence."""
     return list(dict.fromkeys(name for trial in trials for name in trial.metrics))
 
 
 def satisfying(trials: Sequence[Trial], conditions: Sequence[Condition]) -> list[Trial]:
-    """Return the complete trials that satisfy every condition; one without the metric does not.
+    """Return the complete trials that satisfy all conditions; a trial without the metric of a condition does not.
 
     Raises:
-        InputError: There are complete trials, but none does; it says which misses by least.
+        InputError: There are complete trials, but none satisfies them; the message names the nearest miss.
     """
     complete = complete_trials(trials)
     found = [
@@ -143,7 +143,7 @@ def satisfying(trials: Sequence[Trial], conditions: Sequence[Condition]) -> list
 
 
 def _nearest_miss(trials: Sequence[Trial], conditions: Sequence[Condition]) -> str:
-    """Return which trial misses by least, all misses taken together, and by how much."""
+    """Return a sentence about the trial with the smallest sum of misses."""
     able = [trial for trial in trials if all(c.metric in trial.metrics for c in conditions)]
     if not able:
         return "No trial has all of these metrics."

@@ -1,4 +1,4 @@
-"""Strategy: the search over the trained supernet, by ask and tell."""
+"""Strategy: proposes the architectures of a search, by ask and tell."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from naspipe.space import Architecture, SearchSpace
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an architecture that a strategy proposed.
+    """The result of one proposal.
 
     Attributes:
-        architecture: What was proposed.
-        values: One for each objective, in order; None if the trial failed.
+        architecture: The proposed architecture.
+        values: The values of the objectives, in order; None if the trial failed.
     """
 
     architecture: Architecture
@@ -43,7 +43,7 @@ class Strategy(ABC):
     kept.
 
     Attributes:
-        learns: Whether what it proposes depends on what it is told.
+        learns: Whether its proposals depend on outcomes.
     """
 
     learns: ClassVar[bool] = True
@@ -53,41 +53,41 @@ class Strategy(ABC):
         """Prepare for a search, and forget an earlier ``start``.
 
         Args:
-            space: What is searched.
-            directions: Which way is better, for each objective.
+            space: The search space.
+            directions: ``maximize`` or ``minimize`` for each objective.
             seed: The run's seed.
         """
 
     @property
     def generation_size(self) -> int:
-        """Number of architectures that one ``ask`` returns."""
+        """Number of architectures that one ``ask`` returns, at least 1."""
         return 1
 
     @abstractmethod
     def ask(self) -> list[Architecture]:
-        """Return the next ``generation_size`` architectures, valid ones of the space.
+        """Return the next ``generation_size`` architectures, all valid.
 
         Raises:
-            SpaceError: The validity rule refuses everything that was tried.
+            SpaceError: No valid architecture was found.
         """
 
     @abstractmethod
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn the outcomes of the last ``ask``, in its order."""
+        """Learn from the outcomes of the last ``ask``, which are in the order of its proposals."""
 
 
 def sign_of_only_objective(name: str, directions: Sequence[Direction]) -> float:
-    """Return what to multiply the objective's value by so that less is better.
+    """Return 1 or -1: the only objective's value times this is a cost, for which smaller is better.
 
     Args:
-        name: The strategy, for the error.
-        directions: Which way is better, for each objective.
+        name: Name of the strategy, for messages.
+        directions: ``maximize`` or ``minimize`` for each objective.
 
     Raises:
-        InputError: There are several.
+        InputError: There are several objectives.
     """
     if len(directions) != 1:
         raise InputError(
-            f"{name} is for one objective, but there are {len(directions)}. Choose one, or the strategy evolution."
+            f"{name} is for one objective, but there are {len(directions)}. Keep one, or use the strategy evolution."
         )
     return 1.0 if directions[0] == "minimize" else -1.0

@@ -1,4 +1,4 @@
-"""The trials of a search as an Optuna study, in memory or in a journal file that optuna-dashboard opens."""
+"""The trials of a search as an Optuna study, in memory or in a journal file for optuna-dashboard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from naspipe.space import Decision, SearchSpace, format_option
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Keep Optuna's lines, and its warnings of what is still experimental, from the console."""
+    """Silence Optuna's log, and its warnings about experimental features."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -36,23 +36,23 @@ def quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(verbosity)
 
 
-class StudyForm:
-    """How trials of a space with these objectives look to Optuna.
+class TrialConverter:
+    """Converts trials to Optuna's.
 
-    Every decision that exists is a categorical parameter, a failed trial has the state FAIL, and values come in
-    the order of the objectives. User attributes hold the architecture's text, the other metrics, and why a trial
-    failed. Options that Optuna does not know, tuples, become text.
+    Every decision that exists is a categorical parameter, a failed trial has the state FAIL, and values are in the
+    order of the objectives. User attributes hold the text of the architecture, the other metrics, and the reason of a
+    failure. Tuples, which Optuna does not accept as options, become text.
     """
 
     def __init__(self, space: SearchSpace, objectives: Sequence[Objective]) -> None:
-        """Prepare the categories of each decision."""
+        """Prepare the categories of every decision."""
         self._space = space
         self._objectives = tuple(objectives)
         self._categories = {decision.name: _categories(decision) for decision in space.decisions}
         self._distributions = {name: CategoricalDistribution(found) for name, found in self._categories.items()}
 
-    def trial(self, trial: Trial) -> FrozenTrial:
-        """Return a trial as Optuna's."""
+    def convert(self, trial: Trial) -> FrozenTrial:
+        """Return a trial of Optuna's."""
         names = [objective.name for objective in self._objectives]
         attributes: dict[str, Any] = {k: v for k, v in trial.metrics.items() if k not in names}
         attributes["text"] = self._space.format(trial.architecture)
@@ -83,28 +83,28 @@ class StudyForm:
 def make_study(
     trials: Iterable[Trial], space: SearchSpace, objectives: Sequence[Objective], name: str = "naspipe"
 ) -> optuna.Study:
-    """Return a search's trials as a study in memory, in their order.
+    """Return the trials of a search as a study in memory, in their order.
 
     Args:
-        trials: Complete and failed ones.
-        space: What was searched.
-        objectives: What was optimised.
+        trials: Complete and failed trials.
+        space: The search space.
+        objectives: The objectives of the search.
         name: Name of the study.
     """
-    form = StudyForm(space, objectives)
+    converter = TrialConverter(space, objectives)
     with quiet_optuna():
-        study = form.open(InMemoryStorage(), name)
-        study.add_trials(form.trial(trial) for trial in trials)
+        study = converter.open(InMemoryStorage(), name)
+        study.add_trials(converter.convert(trial) for trial in trials)
     return study
 
 
 class StudyJournal:
-    """Keeps the trials of a search in a journal file of Optuna's, each exactly once.
+    """Writes the trials of a search to a journal file of Optuna's, each exactly once.
 
-    Trials may be added in any order: one is written when those before it have been, so that Optuna's numbers are
-    the trials' indices. What the file holds already is compared with the trials known from before and not written
-    again. The trials of the run are the truth: a file that says something else is written anew, with a warning.
-    Writing takes the same time whatever is there already, and nothing that was written is kept in memory.
+    Trials may be added in any order. A trial is written after all earlier ones, so Optuna's numbers are the indices of
+    the trials. On resume, the trials in the file are compared with the known ones, and are not written again. The
+    trials of the run are authoritative: a file that differs is written anew, with a warning. The time to write a trial
+    does not depend on the size of the file, and written trials are not kept in memory.
     """
 
     def __init__(
@@ -116,21 +116,21 @@ class StudyJournal:
         known: Iterable[Trial] = (),
         every: int = 50,
     ) -> None:
-        """Open the file, or make it, and bring it up to date.
+        """Open or make the file, and write the known trials that it lacks.
 
         Args:
             path: The file.
-            space: What is searched.
-            objectives: What is optimised.
+            space: The search space.
+            objectives: The objectives of the search.
             name: Name of the study.
-            known: Trials of the search before it was broken off.
-            every: After how many more trials the file is brought up to date again.
+            known: Trials of the search before it was interrupted.
+            every: Number of unwritten trials at which they are written.
 
         Raises:
             RunError: The file cannot be written.
         """
         self._path = path
-        self._form = StudyForm(space, objectives)
+        self._converter = TrialConverter(space, objectives)
         self._name = name
         self._every = every
         self._waiting = {trial.index: trial for trial in known}
@@ -141,7 +141,7 @@ class StudyJournal:
             self._append(due[self._open(due) :])
 
     def add(self, trial: Trial) -> None:
-        """Take a new trial up, and write those that wait if they are many.
+        """Add a new trial, and write the unwritten ones if there are enough.
 
         Raises:
             RunError: The file cannot be written.
@@ -160,10 +160,10 @@ class StudyJournal:
             self._append(self._take_due())
 
     def _take_due(self) -> list[FrozenTrial]:
-        """Remove the trials whose predecessors have been added from those that wait."""
+        """Return the unwritten trials whose predecessors have all been added, and stop to keep them."""
         due = []
         while self._next in self._waiting:
-            due.append(self._form.trial(self._waiting.pop(self._next)))
+            due.append(self._converter.convert(self._waiting.pop(self._next)))
             self._next += 1
         return due
 
@@ -176,27 +176,27 @@ class StudyJournal:
         file.append_logs(tail.written)
 
     def _open(self, known: Sequence[FrozenTrial]) -> int:
-        """Return how many of the known trials the file holds; make it if it is missing or says something else."""
+        """Return how many of the known trials the file has; make a new file if it is missing or differs."""
         if self._path.exists():
             mend_lines(self._path)
             try:
                 held = [_content(trial) for trial in self._held()]
                 if held == [_content(trial) for trial in known[: len(held)]]:
                     return len(held)
-                problem = "holds other trials than the run does"
+                problem = "has other trials than the run"
             except (ValueError, LookupError, TypeError, AssertionError) as error:
-                # What Optuna raises for lines that are no JSON, or no records of its own.
+                # Optuna raises these for lines that are not JSON, or not records of its own.
                 problem = f"cannot be read: {error!r}"
             message = f"{self._path} {problem}. It is written anew from the run's trials."
             warnings.warn(message, NaspipeWarning, stacklevel=3)
             self._path.unlink()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._form.open(JournalStorage(JournalFileBackend(str(self._path))), self._name)
+        self._converter.open(JournalStorage(JournalFileBackend(str(self._path))), self._name)
         return 0
 
     def _held(self) -> list[FrozenTrial]:
         file = JournalFileBackend(str(self._path))
-        # Whether its first record makes this study, as what is appended takes for granted.
+        # This raises an error unless the first record creates this study, as appending requires.
         optuna.load_study(study_name=self._name, storage=JournalStorage(_Tail(file)))
         storage = JournalStorage(file)
         return optuna.load_study(study_name=self._name, storage=storage).get_trials(deepcopy=False)
@@ -211,19 +211,19 @@ class StudyJournal:
 
 
 def _remove_locks(path: Path) -> None:
-    """Remove the locks of a process that was killed while it wrote; no other works in a run's folder.
+    """Remove the locks of a killed process; no other process works in the run's folder.
 
-    Optuna waits for their end, and for ever if the path is relative.
+    Optuna would wait for their expiry, and for ever if the path is relative.
     """
     for lock in path.parent.glob(f"{path.name}.lock*"):
         lock.unlink()
 
 
 class _Tail(BaseJournalBackend):
-    """What is appended to a journal whose older trials need not be read: they are not referred to again."""
+    """A backend that appends to a journal without reading its older trials, which later records do not refer to."""
 
     def __init__(self, file: JournalFileBackend) -> None:
-        """Read the journal's first record, which makes the study."""
+        """Read the first record of the journal, which creates the study."""
         self._first = list(itertools.islice(file.read_logs(0), 1))
         self.written: list[dict[str, Any]] = []
 
@@ -235,12 +235,12 @@ class _Tail(BaseJournalBackend):
 
 
 def _content(trial: FrozenTrial) -> tuple[Any, ...]:
-    """Return what of a trial a search determines; its times are left out."""
+    """Return the content of a trial that the search determines, which excludes its times."""
     return trial.state, trial.values, trial.params, trial.distributions, trial.user_attrs
 
 
 def _categories(decision: Decision) -> list[Any]:
-    """Return a decision's options as Optuna takes them: as they are, or all of them as text."""
+    """Return a decision's options for Optuna: unchanged, or all as text if one is a tuple."""
     if not any(isinstance(option, tuple) for option in decision.options):
         return list(decision.options)
     texts = [format_option(option) for option in decision.options]

@@ -1,4 +1,4 @@
-"""Trials: what a search found out, and which of them is best."""
+"""Trials: the architectures that a search evaluated, and the Pareto front of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Trial:
     """One architecture that a search evaluated.
 
     Attributes:
-        index: Its place in the search.
-        architecture: What was evaluated.
-        metrics: Everything measured; empty if the trial failed.
-        reason: Why it failed, or None.
+        index: Its number in the search, from 0.
+        architecture: The architecture.
+        metrics: All metrics; empty if the trial failed.
+        reason: The reason of the failure, or None.
     """
 
     index: int
@@ -29,19 +29,19 @@ class Trial:
     reason: str | None = None
 
     def values(self, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-        """Return the objectives' values, or None if the trial failed."""
+        """Return the values of the objectives, or None if the trial failed."""
         if self.reason is not None:
             return None
         return tuple(self.metrics[objective.name] for objective in objectives)
 
     def describe(self, objectives: Sequence[Objective]) -> str:
-        """Return the objectives, or why the trial failed, for people."""
+        """Return the objectives, or the reason of the failure, as text for people."""
         if self.reason is not None:
             return f"failed: {self.reason}"
         return ", ".join(f"{o.name} {self.metrics[o.name]:.6g}" for o in objectives)
 
     def to_record(self, space: SearchSpace) -> dict[str, Any]:
-        """Return the line of ``trials.jsonl``."""
+        """Return the record for ``trials.jsonl``."""
         return {
             "trial": self.index,
             "text": space.format(self.architecture),
@@ -53,11 +53,11 @@ class Trial:
 
     @classmethod
     def from_record(cls, record: object, space: SearchSpace, objectives: Sequence[Objective] = ()) -> Trial:
-        """Read a line of ``trials.jsonl``.
+        """Read a record of ``trials.jsonl``.
 
         Raises:
-            ValueError: It has not the shape of one, or lacks an objective.
-            InputError: Its architecture is none of the space.
+            ValueError: It is malformed, or lacks an objective.
+            InputError: Its architecture does not belong to the space.
         """
         line = TrialLine.model_validate(record)
         architecture = space.architecture(Architecture(line.architecture))
@@ -67,29 +67,29 @@ class Trial:
 
 
 def complete_trials(trials: Sequence[Trial]) -> list[Trial]:
-    """Return those that did not fail, in their order."""
+    """Return the trials that did not fail, in their order."""
     return [trial for trial in trials if trial.reason is None]
 
 
 def costs_of(trial: Trial, objectives: Sequence[Objective]) -> tuple[float, ...]:
-    """Return the objectives' values of a complete trial with their signs such that less is better."""
+    """Return the objectives of a complete trial as costs, for which smaller is better."""
     return tuple(objective.cost(trial.metrics[objective.name]) for objective in objectives)
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Tell whether costs are at most as high in every objective and lower in one."""
+    """Tell whether ``one`` is at most as high as ``other`` in every cost, and lower in at least one."""
     return one != other and all(map(operator.le, one, other))
 
 
 def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
-    """Return the trials that no other is better than, best by the first objective first.
+    """Return the trials that no other trial dominates, sorted by the first objective, the best first.
 
-    A trial is on the front if no other is at least as good in every objective and better in one. Equal
-    trials are both on it; the earlier comes first.
+    A trial dominates another if it is at least as good in every objective, and better in at least one. Of equal trials
+    all are on the front, the earlier one first.
     """
     front: list[tuple[tuple[float, ...], Trial]] = []
     for trial in sorted(complete_trials(trials), key=lambda trial: (costs_of(trial, objectives), trial.index)):
-        # In this order only earlier trials dominate, and one of those on the front does if any does.
+        # In this order only earlier trials can dominate; if one does, then also one on the front.
         costs = costs_of(trial, objectives)
         if not any(dominates(other, costs) for other, _ in front):
             front.append((costs, trial))

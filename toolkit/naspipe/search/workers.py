@@ -1,4 +1,4 @@
-"""Workers: processes that evaluate subnets, and are replaced when they die."""
+"""Workers: processes that evaluate subnets, and are restarted when they die."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from naspipe.supernet.determinism import deterministic
 from naspipe.tasks.loading import load_splits
 
 MAX_DEATHS = 2
-"""Workers that may die over one candidate before it counts as failed."""
+"""Number of workers that die during the evaluation of one candidate before it counts as failed."""
 
 STOP_SECONDS = 5
-"""After the last evaluation a worker has this long to end before it is killed."""
+"""Time for a worker to end after the last evaluation; then it is killed."""
 
 Result = dict[str, object] | Exception
 
 
 class WorkerPool:
-    """Evaluates modules in processes of their own; no number of them changes a result.
+    """Evaluates modules in worker processes; their number changes no result.
 
-    A worker holds the task's data and one subnet at a time, and knows nothing of the supernet. On CUDA, workers take
-    the GPUs in turn.
+    A worker has the task's data and one subnet at a time, but not the supernet. On CUDA, the workers are distributed
+    over the GPUs.
     """
 
     def __init__(self, config: RunConfig, count: int) -> None:
-        """Start nothing yet.
+        """Prepare; no process is started yet.
 
         Args:
             config: The run's configuration.
@@ -51,10 +51,10 @@ class WorkerPool:
         self._workers = [_Worker(config, number) for number in range(count)]
 
     def evaluate(self, extracts: Sequence[Callable[[], nn.Module]]) -> Iterator[tuple[int, Result]]:
-        """Yield place and metrics of each module, or why it has none, as they come.
+        """Yield index and metrics of each module, or the error, in the order in which evaluations end.
 
         Args:
-            extracts: Make the modules; each is called when a worker is free.
+            extracts: For each module a function that makes it; called when a worker is free.
 
         Raises:
             SearchError: A worker cannot start.
@@ -62,7 +62,7 @@ class WorkerPool:
         """
         waiting = deque((place, 0) for place in range(len(extracts)))
         busy: dict[Connection, tuple[_Worker, int, int]] = {}
-        # All at once, before the first waits for the first subnet.
+        # All start now, so that they load their data at the same time.
         for worker in self._workers[: len(extracts)]:
             worker.start()
         while waiting or busy:
@@ -91,17 +91,17 @@ class WorkerPool:
             worker.end()
 
     def kill(self) -> None:
-        """End all processes at once."""
+        """Kill all processes."""
         for worker in self._workers:
             worker.kill()
 
 
 class _WorkerDiedError(Exception):
-    """A worker's process ended before it gave a result; the message says how."""
+    """A worker's process ended before its result; the message says how."""
 
 
 class _Worker:
-    """One process and the connection to it; started when it is first needed, and again after it died."""
+    """One worker process and the connection to it; it is started when it is first needed, and again after it died."""
 
     def __init__(self, config: RunConfig, number: int) -> None:
         self._config = config
@@ -110,29 +110,29 @@ class _Worker:
         self.connection: Connection | None = None
 
     def open(self) -> Connection:
-        """Return the connection to a process that is there."""
+        """Return the connection to the running process."""
         assert self.connection is not None
         return self.connection
 
     def start(self) -> None:
-        """Start a process, if there is none or the last one has died idle."""
+        """Start a process if none is running."""
         if self._process is not None and not self._process.is_alive():
             self.kill()
         if self._process is None:
             self._start()
 
     def send(self, subnet: bytes) -> None:
-        """Let the process evaluate a subnet."""
+        """Send a subnet to the process."""
         self.start()
-        # If it has just died, receive() says so.
+        # If the process has just died, receive() raises the error.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.open().send_bytes(subnet)
 
     def receive(self) -> Result:
-        """Return what came of the subnet.
+        """Return the result of the subnet that was sent last.
 
         Raises:
-            _WorkerDiedError: The process has died over it.
+            _WorkerDiedError: The process has died.
             SearchError: The process could not start.
         """
         try:
@@ -141,7 +141,7 @@ class _Worker:
             raise _WorkerDiedError(self._how_it_ended()) from None
         if kind == "unable":
             self.kill()
-            raise SearchError(f"a process that evaluates cannot start: {content}")
+            raise SearchError(f"a worker of the search cannot start: {content}")
         result: Result = content if kind == "metrics" else ValueError(content)
         return result
 
@@ -155,7 +155,7 @@ class _Worker:
         )
         with interrupts_kept_here():
             process.start()
-        # Only the process itself may hold its end, so that its death closes the connection.
+        # The other end must be open in the worker only, so that its death closes the connection.
         there.close()
         self._process, self.connection = process, here
 
@@ -166,18 +166,18 @@ class _Worker:
         return f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
 
     def hang_up(self) -> None:
-        """Let the process end when it has nothing to do."""
+        """Close the connection; the process then ends after its current evaluation."""
         if self.connection is not None:
             self.connection.close()
 
     def end(self) -> None:
-        """Wait until the process has ended, and kill it if it does not."""
+        """Wait for the end of the process, and kill it if it takes too long."""
         if self._process is not None:
             self._process.join(STOP_SECONDS)
         self.kill()
 
     def kill(self) -> None:
-        """End the process, if there is one."""
+        """Kill the process, if it is running."""
         self.hang_up()
         if self._process is not None:
             self._process.kill()
@@ -190,18 +190,18 @@ def _pack(module: nn.Module) -> bytes:
         return pickle.dumps(module.cpu())
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
-            f"search.workers above 1 sends subnets to other processes, but this one cannot be pickled: {error}. Define "
-            "its classes and functions at the top of a file, or set search.workers to 1."
+            f"with search.workers above 1 subnets must be pickled for other processes, but one cannot be: {error}. "
+            "Define its classes and functions at the top of a file, or set search.workers to 1."
         ) from error
 
 
 def serve(connection: Connection, config: dict[str, Any], number: int) -> None:
-    """Evaluate what comes until the other end hangs up; the main function of a worker.
+    """Evaluate subnets until the connection is closed; the main function of a worker.
 
     Args:
-        connection: To the process that searches.
-        config: The run's configuration, as its YAML holds it.
-        number: The worker's place among the others.
+        connection: The connection to the process of the search.
+        config: The run's configuration as JSON.
+        number: Index of the worker, which selects its GPU.
     """
 
     def answer(kind: str, content: object) -> None:
@@ -229,4 +229,4 @@ def serve(connection: Connection, config: dict[str, Any], number: int) -> None:
                 else:
                     answer("metrics", metrics)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # The process that searches has ended, or needs no more.
+        pass  # The process of the search has ended, or has closed the connection.

@@ -1,4 +1,4 @@
-"""Tasks: what is learned, and from which data."""
+"""Tasks: data, loss and metrics."""
 
 from naspipe.tasks.classification import ClassificationTask as ClassificationTask
 from naspipe.tasks.data import Batch as Batch

@@ -1,4 +1,4 @@
-"""A cache of prepared data: a file is whole or absent, and is verified when read; it changes no result."""
+"""A cache of prepared data: files are written whole, and verified when they are read; it changes no result."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ def cache_folder(given: str | None = None) -> Path:
     """Return the cache's folder.
 
     Args:
-        given: What a configuration says, or None: the environment variable ``NASPIPE_CACHE``, else
+        given: The folder in the configuration, or None: that of the environment variable ``NASPIPE_CACHE``, else
             ``naspipe`` in ``XDG_CACHE_HOME``, else ``~/.cache/naspipe``.
     """
     named = given or os.environ.get("NASPIPE_CACHE")
     if named:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification of base directories has relative paths ignored.
+    # By the XDG specification, relative paths are ignored.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "naspipe"
 
 
 def cached(folder: Path, name: str, key: Sequence[str], make: Callable[[], bytes]) -> bytes:
-    """Return what ``make`` returns: from the cache if it is there and whole, else made and kept.
+    """Return the result of ``make``, from the cache if it has a valid file, else made and cached.
 
-    Processes that start at once may each make it; each writes a file of its own and renames it, so a reader sees a
-    whole one or none. A folder that cannot be written to costs a warning, not the run.
+    Processes that run at the same time may all make the data. Each writes a temporary file and renames it, so a reader
+    finds a whole file or none. If the folder cannot be written to, this only warns.
 
     Args:
-        folder: The cache; made if need be.
-        name: What it is, for people who look at the folder.
+        folder: The cache; it is created if needed.
+        name: The beginning of the file's name, for people.
         key: Everything that the result depends on.
-        make: Makes the data; only what is named in ``key`` may change its result.
+        make: Makes the data; its result may depend only on ``key``.
     """
     digest = hashlib.sha256(repr(tuple(key)).encode()).hexdigest()
     path = folder / f"{name}-{digest[:32]}"
@@ -50,13 +50,13 @@ def cached(folder: Path, name: str, key: Sequence[str], make: Callable[[], bytes
             write_bytes(path, _head(digest, data) + data)
         except RunError as error:
             _warn(
-                f"{error} Without the cache the same is prepared again next time; NASPIPE_CACHE names another folder."
+                f"{error} Without the cache the data is prepared again next time. NASPIPE_CACHE names another folder."
             )
     return data
 
 
 def hash_texts(texts: Sequence[str]) -> str:
-    """Return the SHA-256 of texts, for a key: equal only if there are as many and each is the same."""
+    """Return the SHA-256 of a sequence of texts, for a key."""
     digest = hashlib.sha256()
     for text in texts:
         content = text.encode("utf-8")
@@ -71,17 +71,17 @@ def _read(path: Path, digest: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        _warn(f"{path} cannot be read and is prepared again: {error.strerror or error}.")
+        _warn(f"{path} cannot be read: {error.strerror or error}. Its data is prepared again.")
         return None
     head, _, data = content.partition(b"\n")
     if head + b"\n" != _head(digest, data):
-        _warn(f"{path} is damaged: its checksum is not that of its content. It is prepared again.")
+        _warn(f"{path} is damaged: its checksum does not match. Its data is prepared again.")
         return None
     return data
 
 
 def _head(digest: str, data: bytes) -> bytes:
-    """Return the line that a file starts with; the key is in the checksum, so a renamed file is found out."""
+    """Return the first line of a file. Its checksum includes the key, so a renamed file is not valid."""
     return _MAGIC + hashlib.sha256(digest.encode() + data).hexdigest().encode() + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Classification: cross-entropy and accuracy; a task of this kind adds only its data."""
+"""Classification: cross-entropy and accuracy; a subclass adds the data."""
 
 from __future__ import annotations
 

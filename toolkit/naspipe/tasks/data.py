@@ -1,4 +1,4 @@
-"""Data splits in memory: how a task hands out batches by index."""
+"""Data splits in memory, and their batches by index."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Batch:
     """Some samples of a split.
 
     Attributes:
-        inputs: What the first block gets: a tensor or a nest of tensors, samples along dimension 0.
-        targets: What the loss compares with: the same.
+        inputs: The input of the first block: a tensor or a nest of tensors, with the samples along dimension 0.
+        targets: The targets of the loss, likewise.
     """
 
     inputs: Any
@@ -38,8 +38,8 @@ class Dataset(Protocol):
         """Return samples by index.
 
         Args:
-            indices: Places of the samples, each in [0, len).
-            key: Seed of every random draw made for this batch (augmentation), and of nothing else.
+            indices: Indices of the samples, each in [0, len).
+            key: The seed of all random draws for this batch, such as augmentation.
         """
         ...
 
@@ -59,7 +59,7 @@ class TensorDataset:
         """
         if len(inputs) != len(targets):
             raise TaskError(
-                f"inputs and targets must have one entry per sample, but there are {len(inputs)} inputs "
+                f"inputs and targets must have one entry for each sample, but there are {len(inputs)} inputs "
                 f"and {len(targets)} targets."
             )
         self.inputs = inputs
@@ -69,14 +69,14 @@ class TensorDataset:
         return len(self.inputs)
 
     def batch(self, indices: Sequence[int], key: int) -> Batch:
-        """Return samples by index; nothing is random about them."""
+        """Return samples by index; ``key`` has no effect."""
         places = torch.as_tensor(indices, dtype=torch.long)
         return Batch(self.inputs[places], self.targets[places])
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The data of a task: what training, the search and the final test each may see."""
+    """The data of a task: splits for training, for the search, and for the final test."""
 
     train: Dataset
     validation: Dataset
@@ -97,31 +97,31 @@ def split_tensors(inputs: Tensor, targets: Tensor, seed: int, *, validation: flo
     Args:
         inputs: (samples, ...).
         targets: (samples, ...).
-        seed: Decides which sample goes where.
-        validation: Fraction of the samples for validation.
-        test: Fraction of the samples for the test.
+        seed: Decides the split of each sample.
+        validation: Fraction of the samples for validation, in (0, 1).
+        test: Fraction of the samples for the test, in (0, 1).
 
     Raises:
         TaskError: A split would be empty.
     """
     bounds = split_indices(len(inputs), seed, validation=validation, test=test)
-    # Sorted, so that a split is the same set whatever order it was drawn in.
+    # Sorted, so that the order of the draws does not matter.
     return Splits(
         **{name: TensorDataset(inputs[sorted(indices)], targets[sorted(indices)]) for name, indices in bounds.items()}
     )
 
 
 def split_indices(count: int, seed: int, *, validation: float, test: float) -> dict[str, list[int]]:
-    """Draw which samples belong to training, validation and test.
+    """Draw the samples of training, validation and test.
 
     Args:
         count: Number of samples.
-        seed: Decides which sample goes where.
-        validation: Fraction of the samples for validation.
-        test: Fraction of the samples for the test.
+        seed: Decides the split of each sample.
+        validation: Fraction of the samples for validation, in (0, 1).
+        test: Fraction of the samples for the test, in (0, 1).
 
     Returns:
-        The places of each split's samples, by its name, in the order in which they were drawn.
+        The indices of each split's samples, by the name of the split, in the order in which they were drawn.
 
     Raises:
         TaskError: A split would be empty.
@@ -143,16 +143,16 @@ def split_indices(count: int, seed: int, *, validation: float, test: float) -> d
 
 
 class EpochOrder:
-    """Batch y of a split as a function of (seed, y): each epoch is a new order of all samples."""
+    """Batch y of a split as a function of (seed, y): every epoch is a new order of all samples."""
 
     def __init__(self, dataset: Dataset, batch_size: int, seed: int, purpose: str) -> None:
-        """Remember what to draw from.
+        """Prepare; nothing is drawn yet.
 
         Args:
             dataset: The split.
-            batch_size: Samples in a batch; the last one of an epoch may be smaller.
+            batch_size: Samples in a batch; the last batch of an epoch may be smaller.
             seed: The run's seed.
-            purpose: What the batches are for; another purpose gives other batches.
+            purpose: The use of the batches, a part of the key: another purpose gives other batches.
         """
         self._dataset = dataset
         self._batch_size = batch_size
@@ -178,27 +178,27 @@ class EpochOrder:
 
 
 def smallest_batch(samples: int, batch_size: int) -> int:
-    """Return the samples of an epoch's smallest batch."""
+    """Return the number of samples in the smallest batch of an epoch."""
     return min(samples, samples % batch_size or batch_size)
 
 
-def require_parts(samples: int, batch_size: int, parts: int, key: str) -> None:
-    """Raise an error if some batch has fewer samples than the parts it is cut into.
+def require_splittable(samples: int, batch_size: int, count: int, key: str) -> None:
+    """Raise an error if the smallest batch cannot be split into so many non-empty pieces.
 
     Args:
         samples: Samples of the split.
         batch_size: Samples in a batch.
-        parts: How many parts.
-        key: Where their number is set, beside ``batch_size``: ``training.microbatches``.
+        count: Number of pieces.
+        key: The key of this number in the configuration: ``training.microbatches`` or ``retrain.processes``.
 
     Raises:
-        InputError: It has.
+        InputError: It has too few samples.
     """
     smallest = smallest_batch(samples, batch_size)
-    if smallest < parts:
+    if smallest < count:
         section, _, name = key.partition(".")
         raise InputError(
-            f"{key} must be at most the samples of the smallest batch, but is {parts}, and with {samples} samples and "
+            f"{key} must be at most the samples of the smallest batch, but is {count}, and with {samples} samples and "
             f"{section}.batch_size = {batch_size} a batch has {smallest}. Choose fewer {name}, or another batch size."
         )
 
@@ -212,15 +212,15 @@ def move_batch(batch: Batch, device: str) -> Batch:
     return Batch(pytree.tree_map(move, batch.inputs), pytree.tree_map(move, batch.targets))
 
 
-def split_batch(batch: Batch, parts: int) -> list[Batch]:
-    """Cut a batch into micro-batches along dimension 0, as evenly as possible."""
-    if parts == 1:
+def split_batch(batch: Batch, count: int) -> list[Batch]:
+    """Split a batch into ``count`` micro-batches along dimension 0, as evenly as possible."""
+    if count == 1:
         return [batch]
-    inputs, targets = _split_nest(batch.inputs, parts), _split_nest(batch.targets, parts)
+    inputs, targets = _split_nest(batch.inputs, count), _split_nest(batch.targets, count)
     return [Batch(x, y) for x, y in zip(inputs, targets, strict=True)]
 
 
-def _split_nest(nest: Any, parts: int) -> list[Any]:
+def _split_nest(nest: Any, count: int) -> list[Any]:
     values, structure = pytree.tree_flatten(nest)
-    pieces = [torch.tensor_split(value, parts) if isinstance(value, Tensor) else (value,) * parts for value in values]
-    return [pytree.tree_unflatten([piece[part] for piece in pieces], structure) for part in range(parts)]
+    pieces = [torch.tensor_split(value, count) if isinstance(value, Tensor) else (value,) * count for value in values]
+    return [pytree.tree_unflatten([piece[index] for piece in pieces], structure) for index in range(count)]

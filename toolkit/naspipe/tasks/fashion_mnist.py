@@ -54,13 +54,13 @@ class FashionMNIST(ClassificationTask):
         """Choose the data.
 
         Args:
-            folder: Where the four IDX files are, gzipped or not; by default where Debian's package puts them.
-            verify: Whether the files must be Fashion-MNIST's, by their checksums; false for other data of the
-                same form, such as MNIST.
-            validation: Fraction of the training images that the search looks at.
-            train_samples: Train on so many images only.
-            crop: Train on pieces cut at random from images with so many pixels of black around them; 0 for none.
-            flip: Mirror half of the training images.
+            folder: The folder of the four IDX files, gzipped or not; by default that of Debian's package.
+            verify: Whether to compare the files with Fashion-MNIST's checksums; false for other data of the same
+                format, such as MNIST.
+            validation: Fraction of the training images for validation, which the search uses.
+            train_samples: Number of images to train on; by default all.
+            crop: Pixels of black around a training image, out of which a random crop of its size is taken; 0: no crop.
+            flip: Whether to mirror half of the training images.
         """
         self.folder = FOLDER if folder is None else Path(folder)
         self.verify = verify
@@ -69,7 +69,7 @@ class FashionMNIST(ClassificationTask):
         self.augmentation = Augmentation(crop, flip)
 
     def load(self, seed: int) -> Splits:
-        """Return inputs (samples, 1, 28, 28), of mean 0 and deviation 1, and targets (samples,) in [0, 10)."""
+        """Return inputs (samples, 1, 28, 28), with mean 0 and deviation 1, and targets (samples,) in [0, 10)."""
         paths = self._find()
         train, test = (self._read(paths, part) for part in ("train", "t10k"))
         splits = split_images(
@@ -88,7 +88,7 @@ class FashionMNIST(ClassificationTask):
         """Return the path of each file.
 
         Raises:
-            TaskError: One is missing.
+            TaskError: A file is missing.
         """
         paths: dict[str, Path] = {}
         for name in FILES:

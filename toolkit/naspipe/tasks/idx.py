@@ -1,4 +1,4 @@
-"""IDX files, in which MNIST and its likes are distributed: a header and unsigned bytes, gzipped or not.
+"""IDX files, the format of MNIST and similar data sets: a header and unsigned bytes, gzipped or not.
 
 Format: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from naspipe.errors import TaskError
 
 UNSIGNED_BYTE = 8
-"""The header's number for the only type that images and labels have."""
+"""The header's number for the type of images and labels."""
 
 
 def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> Tensor:
@@ -26,22 +26,22 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> Tensor:
 
     Args:
         path: The file; gzipped if its name ends in .gz.
-        dimensions: How many it must have.
-        sha256: What the digest of the content, unpacked, must be; None if any will do.
+        dimensions: The required number of dimensions.
+        sha256: The required digest of the unpacked content; None: any.
 
     Returns:
-        The numbers, uint8, in the shape that the header says.
+        The numbers, uint8, in the shape of the header.
 
     Raises:
-        TaskError: It cannot be read, or is not what it must be.
+        TaskError: It cannot be read, or has another digest or format.
     """
     content = _content(path)
     if sha256 is not None:
         found = hashlib.sha256(content).hexdigest()
         if found != sha256:
             raise TaskError(
-                f"{path} must have the content with SHA-256 {sha256}, but has {found} ({len(content):,} bytes). It is "
-                "damaged, or holds other data: get it again, or set task.verify=false for other data."
+                f"{path} must have the SHA-256 {sha256}, unpacked, but has {found} ({len(content):,} bytes). It is "
+                "damaged, or has other data: get it again, or set task.verify=false for other data."
             )
     size = 4 + 4 * dimensions
     magic = bytes((0, 0, UNSIGNED_BYTE, dimensions))
@@ -54,8 +54,8 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> Tensor:
     shape = struct.unpack_from(f">{dimensions}I", content, 4)
     if math.prod(shape) != len(content) - size:
         raise TaskError(
-            f"{path} must hold {' x '.join(map(str, shape))} = {math.prod(shape):,} bytes after its header, but holds "
-            f"{len(content) - size:,}. It is cut off or damaged: get it again."
+            f"{path} must have {' x '.join(map(str, shape))} = {math.prod(shape):,} bytes after its header, but has "
+            f"{len(content) - size:,}. It is incomplete or damaged: get it again."
         )
     if not math.prod(shape):
         return torch.empty(shape, dtype=torch.uint8)
@@ -63,10 +63,12 @@ def read_idx(path: Path, dimensions: int, sha256: str | None = None) -> Tensor:
 
 
 def _content(path: Path) -> bytearray:
-    # Writable, so that a tensor can use the memory as it is.
+    # Writable, so that a tensor can use this memory without a copy.
     try:
         packed = path.read_bytes()
         return bytearray(gzip.decompress(packed) if path.suffix == ".gz" else packed)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise TaskError(f"{path} cannot be read: {reason}. It is damaged, or not open to you: get it again.") from error
+        raise TaskError(
+            f"{path} cannot be read: {reason}. It is damaged, or you have no permission: get it again."
+        ) from error

@@ -1,4 +1,4 @@
-"""Decoded image files, kept for the next run and for the other processes of this one."""
+"""A cache of decoded images, for later runs and for the other processes of this run."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from naspipe.tasks.image_files import ImageFiles, decode, pillow
 from naspipe.tasks.images import Images
 
 FORMAT = 1
-"""Another number where another way of decoding gives other pixels."""
+"""Version of the decoding; to be changed with its pixels."""
 
 
 def decode_once(files: ImageFiles, size: int, channels: int, cache: Path) -> Images:
-    """Do as ``decode`` does, or read what it gave before.
+    """Return the result of ``decode``, from the cache if it has a valid file.
 
-    Processes may do so at the same time: each writes a file of its own and renames it into place.
+    Several processes may do this at the same time: each writes a temporary file and renames it.
 
     Args:
-        files: What to read.
-        size: Height and width.
+        files: The image files.
+        size: Height and width in pixels.
         channels: 3 for colours, 1 for grey.
-        cache: The folder that keeps the results; a change of any file, of the settings or of Pillow's version
-            makes a new one.
+        cache: The folder of the cache. Other files, settings or versions of Pillow give another file in it.
 
     Raises:
-        TaskError: As ``decode``; or the cache cannot be written.
+        TaskError: As for ``decode``; or the cache cannot be written.
     """
     path = cache / f"images-{_key(files, size, channels)}.safetensors"
     kept = _read(path)
@@ -42,12 +41,12 @@ def decode_once(files: ImageFiles, size: int, channels: int, cache: Path) -> Ima
     try:
         save_tensors(path, tensors, {"digest": digest_tensors(tensors)})
     except RunError as error:
-        raise TaskError(f"the cache of decoded images, {error} Or leave task.cache out.") from error
+        raise TaskError(f"the cache of decoded images, {error} Or do without task.cache.") from error
     return images
 
 
 def _read(path: Path) -> Images | None:
-    """Return the images of a cache's file; None if there is none, or, with a warning, if it is damaged."""
+    """Return the images of a file; None if it is missing, or, with a warning, damaged."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():
@@ -57,16 +56,16 @@ def _read(path: Path) -> Images | None:
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in ("pixels", "targets")}
             if file.metadata()["digest"] == digest_tensors(tensors):
                 return Images(**tensors)
-        reason = "its checksum is another"
+        reason = "its checksum does not match"
     except (OSError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error)
-    message = f"{path} is damaged ({reason}), and is made anew from the image files."
+    message = f"{path} is damaged ({reason}). It is made again from the image files."
     warnings.warn(message, NaspipeWarning, stacklevel=2)
     return None
 
 
 def _key(files: ImageFiles, size: int, channels: int) -> str:
-    """Return a name that differs wherever the decoded images may."""
+    """Return a digest of everything that the decoded images depend on."""
     stats = [(files.folder / name).stat() for name in files.paths]
     described = {
         "format": FORMAT,

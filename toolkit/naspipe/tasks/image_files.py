@@ -1,4 +1,4 @@
-"""Image files: found in class folders, and decoded with Pillow."""
+"""Image files in class folders, decoded with Pillow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Files with other suffixes are passed over; capitals do not matter."""
+"""Suffixes of image files, in lower or upper case; other files are ignored."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class ImageFiles:
 
     Attributes:
         folder: The folder.
-        classes: Names of its folders, sorted.
-        paths: Its image files, relative to it, class by class, sorted within a class.
-        targets: The class of each.
+        classes: Names of the class folders, sorted.
+        paths: The image files relative to the folder, class by class, sorted within a class.
+        targets: The class index of each file.
     """
 
     folder: Path
@@ -39,17 +39,17 @@ class ImageFiles:
 
 
 def list_images(folder: Path) -> ImageFiles:
-    """Find the image files of a folder of class folders; names that start with a dot are passed over.
+    """Find the image files of a folder of class folders; names that start with a dot are ignored.
 
     Raises:
-        TaskError: It is no such folder, or a class has no image.
+        TaskError: The folder is missing, or has fewer than two classes, or a class has no image.
     """
     expected = f"{folder} must be a folder with one folder of image files for each class, as in {folder}/cat/1.png"
     if not folder.is_dir():
         raise TaskError(f"{expected}, but there is no such folder. Give one that exists.")
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(classes) < 2:
-        raise TaskError(f"{expected}, and two classes at least, but has {listing(classes)}.")
+        raise TaskError(f"{expected}, and at least two classes, but has {listing(classes)}.")
     paths: list[str] = []
     targets: list[int] = []
     for target, name in enumerate(classes):
@@ -66,15 +66,15 @@ def list_images(folder: Path) -> ImageFiles:
 
 
 def decode(files: ImageFiles, size: int, channels: int) -> Images:
-    """Read all images, each with its shorter side brought to ``size`` and its middle cut out.
+    """Read all images; each is scaled until its shorter side is ``size``, and cropped to its centre.
 
     Args:
-        files: What to read.
-        size: Height and width.
+        files: The image files.
+        size: Height and width in pixels.
         channels: 3 for colours, 1 for grey.
 
     Raises:
-        TaskError: Pillow is missing, or a file is no image that it can read.
+        TaskError: Pillow is missing, or cannot read a file.
     """
     image_module = pillow()
     pixels = torch.empty(len(files.paths), channels, size, size, dtype=torch.uint8)
@@ -86,7 +86,7 @@ def decode(files: ImageFiles, size: int, channels: int) -> Images:
         except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
             # Pillow raises SyntaxError for some damaged files.
             raise TaskError(
-                f"{path} cannot be read as an image: {error}. Replace it, or take it out of the folder."
+                f"{path} cannot be read as an image: {error}. Replace it, or remove it from the folder."
             ) from error
     return Images(pixels, torch.tensor(files.targets))
 
@@ -103,7 +103,7 @@ def _square(image: Image, size: int, channels: int) -> Tensor:
     if image.mode[0] in "IF":
         raise ValueError(f"it has more than 8 bits a channel (mode {image.mode})")
     if image.mode == "P":
-        # A palette may hold transparency, which Pillow warns of otherwise.
+        # A palette may have transparency; a conversion to RGB would then warn.
         image = image.convert("RGBA")
     upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
     fitted = ImageOps.fit(upright, (size, size), Resampling.BILINEAR)

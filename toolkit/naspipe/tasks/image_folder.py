@@ -1,4 +1,4 @@
-"""A folder of class folders with image files: one's own pictures as a classification task."""
+"""A folder of class folders with image files, as a classification task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from naspipe.wording import listing
 
 
 class ImageFolder(ClassificationTask):
-    """Image files in a folder for each class, brought to one size; read with Pillow."""
+    """Image files in one folder for each class, scaled to one size; read with Pillow."""
 
     def __init__(
         self,
@@ -46,25 +46,25 @@ class ImageFolder(ClassificationTask):
 
         Args:
             folder: A folder with one folder of image files for each class; classes are numbered by name.
-            test_folder: The same for the final test; without it, a part of ``folder`` is taken.
+            test_folder: Such a folder for the final test; without it, some images of ``folder`` are for the test.
             test: Fraction of the images in ``folder`` for the final test; 0.2 by default.
-            validation: Fraction of the remaining images that the search looks at.
-            train_samples: Train on so many images only.
-            size: Height and width: the shorter side is brought to it, and the middle cut out.
+            validation: Fraction of the other images for validation, which the search uses.
+            train_samples: Number of images to train on; by default all.
+            size: Height and width in pixels: images are scaled until the shorter side fits, and cropped to the centre.
             channels: 3 for colours, 1 for grey.
             mean: Subtracted from pixels in [0, 1]: a number for each channel, or one for all; 0.5 by default.
-            std: What they are divided by then, likewise.
-            crop: Train on pieces cut at random from images with so many pixels of black around them; 0 for none.
-            flip: Mirror half of the training images.
-            cache: A folder that keeps the decoded images, so that a later run starts sooner.
+            std: Divides the pixels after that: a number for each channel, or one for all; 0.5 by default.
+            crop: Pixels of black around a training image, out of which a random crop of its size is taken; 0: no crop.
+            flip: Whether to mirror half of the training images.
+            cache: A folder for decoded images, so that later runs start sooner; by default none.
 
         Raises:
-            TaskError: These do not fit each other.
+            TaskError: Two parameters exclude each other, or ``mean`` or ``std`` does not fit the channels.
         """
         if test_folder is not None and test is not None:
             raise TaskError(
-                f"the test images come from test_folder or are a fraction of folder, but both test_folder = "
-                f"{test_folder!r} and test = {test} were given. Leave one out."
+                f"the test images are those of test_folder, or a fraction of folder, but both test_folder = "
+                f"{test_folder!r} and test = {test} were given. Remove one."
             )
         self.folder = Path(folder)
         self.test_folder = None if test_folder is None else Path(test_folder)
@@ -80,7 +80,7 @@ class ImageFolder(ClassificationTask):
         """Return inputs (samples, channels, size, size) and targets (samples,) in [0, classes)."""
         files = list_images(self.folder)
         if self.test_folder is None:
-            train, test = _part(self._decode(files), self.test, seed)
+            train, test = _split_off(self._decode(files), self.test, seed)
         else:
             others = list_images(self.test_folder)
             if others.classes != files.classes:
@@ -107,8 +107,8 @@ class ImageFolder(ClassificationTask):
         return decode_once(files, self.size, self.channels, self.cache)
 
 
-def _part(images: Images, fraction: float, seed: int) -> tuple[Images, Images]:
-    """Return the images without, and with, those that are for the test."""
+def _split_off(images: Images, fraction: float, seed: int) -> tuple[Images, Images]:
+    """Return the images that are not for the test, and those that are."""
     order = draw_permutation(keyed_random(seed, "test"), len(images))
     count = round(len(images) * fraction)
     return images.take(sorted(order[count:])), images.take(sorted(order[:count]))

@@ -1,4 +1,4 @@
-"""Images held as bytes: batches are cut, mirrored and scaled when they are asked for.
+"""Images as bytes: cropped, mirrored and normalised when a batch is made.
 
 Shapes: N samples, C channels, H x W pixels.
 """
@@ -25,12 +25,12 @@ PositiveInt = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True)
 class Images:
-    """Labelled images, or some of them.
+    """Labelled images, or a selection of them.
 
     Attributes:
-        pixels: (all, C, H, W), uint8; shared by everything that is taken from them.
+        pixels: (all, C, H, W), uint8; selections share it.
         targets: (all,), int64: the classes.
-        places: (N,), int64: which of them are meant; None for all.
+        places: (N,), int64: indices of the selected images; None: all.
     """
 
     pixels: Tensor
@@ -41,7 +41,7 @@ class Images:
         return len(self.targets if self.places is None else self.places)
 
     def take(self, indices: Sequence[int]) -> Images:
-        """Return some of these images, without a copy of any."""
+        """Select some of these images; no pixels are copied."""
         return Images(self.pixels, self.targets, self._places(indices))
 
     def get(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -56,17 +56,17 @@ class Images:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """A fixed mean and standard deviation for each channel, of pixels in [0, 1]."""
+    """A fixed mean and standard deviation of each channel, for pixels in [0, 1]."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @classmethod
     def of(cls, mean: Sequence[float] | None, std: Sequence[float] | None, channels: int) -> Normalisation:
-        """Return what parameters say: by default 0.5 everywhere, which brings pixels to [-1, 1].
+        """Return the normalisation that parameters describe; by default 0.5 everywhere, so pixels are in [-1, 1].
 
         Raises:
-            TaskError: There is not one number for each channel, or a deviation is not above 0.
+            TaskError: There is neither one number nor one for each channel, or a deviation is not above 0.
         """
         return cls(_per_channel("mean", mean, channels), _per_channel("std", std, channels))
 
@@ -90,10 +90,10 @@ def _per_channel(name: str, values: Sequence[float] | None, channels: int) -> tu
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is random about a training image.
+    """Random changes of training images.
 
     Attributes:
-        crop: Pixels of black on each side, out of which a piece of the image's size is cut; 0 for none.
+        crop: Pixels of black that are added on each side before a random crop of the image's size; 0: no crop.
         flip: Whether half of the images are mirrored, left to right.
     """
 
@@ -101,11 +101,11 @@ class Augmentation:
     flip: bool = False
 
     def apply(self, pixels: Tensor, key: int) -> Tensor:
-        """Return images (N, C, H, W) moved and mirrored, each by draws of its own from ``key``."""
+        """Return images (N, C, H, W) cropped and mirrored, each by its own draws from ``key``."""
         count, channels, height, width = pixels.shape
         rows = torch.arange(height).expand(count, height)
         columns = torch.arange(width).expand(count, width)
-        # Keys of their own, so that neither setting changes the draws of the other.
+        # Each setting has a key, so that it does not change the draws of the other.
         if self.flip:
             mirrored = torch.rand(count, 1, generator=_generator(key, "flip")) < 0.5
             columns = torch.where(mirrored, columns.flip(1), columns)
@@ -127,12 +127,12 @@ class ImageDataset:
     """One split of labelled images."""
 
     def __init__(self, images: Images, normalisation: Normalisation, augmentation: Augmentation | None = None) -> None:
-        """Keep the images, without a copy.
+        """Describe a split; no pixels are copied.
 
         Args:
-            images: Those of the split.
+            images: The images of the split.
             normalisation: Applied to every batch.
-            augmentation: Applied before it; None for validation and test.
+            augmentation: Applied before the normalisation; None for validation and test.
         """
         self._images = images
         self._normalisation = normalisation
@@ -143,7 +143,7 @@ class ImageDataset:
 
     @property
     def classes(self) -> set[int]:
-        """The classes that its images have."""
+        """The classes of its images."""
         images = self._images
         return set((images.targets if images.places is None else images.targets[images.places]).tolist())
 
@@ -165,19 +165,19 @@ def split_images(
     validation: float,
     train_samples: int | None,
 ) -> Splits:
-    """Take validation images out of the training set, by seed; the test set stays whole.
+    """Split a data set's training images into training and validation; the test images stay as they are.
 
     Args:
-        train: The data set's training images.
-        test: Its test images.
+        train: The training images of the data set.
+        test: The test images of the data set.
         seed: Decides which training images are for validation.
-        normalisation: Of all splits.
-        augmentation: Of the training split.
-        validation: Fraction of the training images for validation.
-        train_samples: How many of the rest to train on; None for all.
+        normalisation: Applied in all splits.
+        augmentation: Applied in the training split.
+        validation: Fraction of the training images for validation, in (0, 1).
+        train_samples: Number of images to train on; None: all that are not for validation.
 
     Raises:
-        TaskError: A split would be empty, or there are fewer images to train on than asked for.
+        TaskError: A split would be empty, or there are fewer images than ``train_samples``.
     """
     count = len(train)
     order = draw_permutation(keyed_random(seed, "split"), count)
@@ -192,7 +192,7 @@ def split_images(
         raise TaskError(
             f"train_samples must be at most {len(rest)}, the images that validation leaves, but is {train_samples}."
         )
-    # Sorted, so that a split is the same set whatever order it was drawn in.
+    # Sorted, so that the order of the draws does not matter.
     return Splits(
         ImageDataset(train.take(sorted(rest[:train_samples])), normalisation, augmentation),
         ImageDataset(train.take(sorted(order[:num_validation])), normalisation),
@@ -201,10 +201,10 @@ def split_images(
 
 
 def require_trained_classes(splits: Splits) -> None:
-    """Raise an error if there is a class that the search or the test looks at and no image teaches.
+    """Raise an error if the training split lacks a class of the validation or test split.
 
     Raises:
-        TaskError: A class of the validation or test split has no image in the training split.
+        TaskError: It lacks one.
     """
     trained, validation, test = (
         split.classes for split in (splits.train, splits.validation, splits.test) if isinstance(split, ImageDataset)

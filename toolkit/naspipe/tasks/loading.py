@@ -1,4 +1,4 @@
-"""A task's data, loaded and checked."""
+"""Loading and checking a task's data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from naspipe.wording import listing
 
 
 def load_splits(task: Task, seed: int) -> Splits:
-    """Return a task's data, if it is what it must be.
+    """Load and check the data of a task.
 
     Raises:
-        TaskError: It cannot be loaded, is no ``Splits``, or a split has no samples.
+        TaskError: It cannot be loaded, is not ``Splits``, or has a split without samples.
     """
     name = f"{type(task).__name__}.load"
     with calling(name, TaskError):
@@ -37,7 +37,7 @@ def load_splits(task: Task, seed: int) -> Splits:
 
 
 def describe_value(value: object) -> str:
-    """Return the shapes of a nest of tensors, or what else it is."""
+    """Return the shapes of a nest of tensors as text; for any other value, its repr and type."""
     if isinstance(value, Tensor):
         return f"shape {tuple(value.shape)}"
     leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]

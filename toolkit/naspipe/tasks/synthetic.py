@@ -1,4 +1,4 @@
-"""The synthetic task: samples of any shape, drawn by seed, for measuring; what they hold can be learnt a little.
+"""The synthetic task: random samples of any shape, for benchmarks; a model can learn a little from them.
 
 Shapes: N samples, C channels, H x W pixels, S and T tokens.
 """
@@ -35,11 +35,11 @@ _PARAMETERS: Mapping[str, Sequence[str]] = {
     "tokens": ("length", "vocabulary"),
     "pairs": ("source_length", "target_length", "vocabulary"),
 }
-"""What of the above each kind of sample depends on."""
+"""The parameters that each kind of sample has."""
 
 
 class Synthetic(Task):
-    """Images, sequences of tokens, or pairs of them, drawn at random; for measuring, not for results."""
+    """Random images, sequences of tokens, or pairs of sequences; for benchmarks, not for results."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class Synthetic(Task):
         validation: Fraction = 0.125,
         test: Fraction = 0.125,
     ) -> None:
-        """Choose what samples look like; all of them are kept in memory.
+        """Describe the samples; all of them are kept in memory.
 
         Args:
-            kind: images, as a classification; tokens, as a language model; pairs, as a translation.
-            samples: Samples of all splits together.
+            kind: images (a classification), tokens (a language model) or pairs (a translation).
+            samples: Number of samples of all splits together.
             shape: Channels, height and width of images.
-            classes: Classes of images.
-            length: Tokens of a sample of tokens.
-            source_length: Tokens of the source of a pair.
-            target_length: Tokens of the target of a pair.
-            vocabulary: Ids of tokens and pairs, those below 4 among them, which stay unused but for the begin.
-            validation: Fraction of the samples that the search looks at.
+            classes: Number of classes of images.
+            length: Tokens in a sample of tokens.
+            source_length: Tokens in the source of a pair.
+            target_length: Tokens in the target of a pair.
+            vocabulary: Number of token ids, including the special ids 0 to 3, of which only the begin is used.
+            validation: Fraction of the samples for validation, which the search uses.
             test: Fraction of the samples for the final test.
         """
         given = {
@@ -102,11 +102,11 @@ class Synthetic(Task):
         return self._task.weight(targets)
 
     def measure(self, outputs: Any, targets: Any) -> Mapping[str, float]:
-        """Return what the metrics need."""
+        """Return the sums that the metrics need."""
         return self._task.measure(outputs, targets)
 
     def metrics(self, totals: Mapping[str, float]) -> Mapping[str, float]:
-        """Return accuracy and loss, and of tokens the perplexity."""
+        """Return accuracy and loss, and for tokens the perplexity."""
         return self._task.metrics(totals)
 
     @property
@@ -116,7 +116,7 @@ class Synthetic(Task):
 
 
 class _Images(ClassificationTask):
-    """Noise upon one pattern for each class."""
+    """Noise, plus one pattern for each class."""
 
     def __init__(self, shape: Shape, classes: int, samples: int, validation: float, test: float) -> None:
         self._shape, self._classes = shape, classes
@@ -127,13 +127,13 @@ class _Images(ClassificationTask):
         patterns = torch.randn(self._classes, *self._shape, generator=generator)
         targets = torch.randint(self._classes, (self._samples,), generator=generator)
         inputs = torch.randn(self._samples, *self._shape, generator=generator)
-        # As strong as the noise in all pixels together is in one direction, times three.
+        # The pattern is three times as strong as the noise in the direction of the pattern.
         inputs += 3 / math.sqrt(math.prod(self._shape)) * patterns[targets]
         return split_tensors(inputs, targets, seed, validation=self._validation, test=self._test)
 
 
 class _Tokens(SequenceTask):
-    """Chains in which every second token, on average, follows from the one before."""
+    """Chains in which, on average, every second token follows from the token before it."""
 
     def __init__(self, length: int, vocabulary: int, samples: int, validation: float, test: float) -> None:
         super().__init__(vocabulary)
@@ -153,7 +153,7 @@ class _Tokens(SequenceTask):
 
 
 class _Pairs(SequenceTask):
-    """Sources, and targets that replace each token of the source by another."""
+    """Sources, and targets in which another token replaces each token of the source."""
 
     def __init__(
         self, source_length: int, target_length: int, vocabulary: int, samples: int, validation: float, test: float
@@ -175,7 +175,7 @@ class _Pairs(SequenceTask):
 
 
 class _PairTensors:
-    """Pairs of one length each: inputs ((N, S), (N, T)) and targets (N, T)."""
+    """Pairs of fixed lengths: inputs ((N, S), (N, T)) and targets (N, T)."""
 
     def __init__(self, source: Tensor, so_far: Tensor, targets: Tensor) -> None:
         self._source = source
@@ -185,7 +185,7 @@ class _PairTensors:
         return len(self._rest)
 
     def batch(self, indices: Sequence[int], key: int) -> Batch:
-        """Return samples by index; nothing is random about them."""
+        """Return samples by index; ``key`` has no effect."""
         rest = self._rest.batch(indices, key)
         return Batch((self._source[torch.as_tensor(indices, dtype=torch.long)], rest.inputs), rest.targets)
 
@@ -195,12 +195,12 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _draw_tokens(shape: tuple[int, int], vocabulary: int, generator: torch.Generator) -> Tensor:
-    """Draw ids of real tokens, small ones more often, as in a text."""
+    """Draw ids of ordinary tokens; small ids are more frequent, as in a text."""
     skewed = torch.rand(shape, generator=generator) ** 3
     return NUM_SPECIAL + (skewed * (vocabulary - NUM_SPECIAL)).long()
 
 
 def _draw_mapping(vocabulary: int, generator: torch.Generator) -> Tensor:
-    """Draw what each id is mapped to, (V,): one to one, and the special ones to themselves."""
+    """Draw a one-to-one map of the ids, (V,), which keeps the special ids."""
     rest = NUM_SPECIAL + torch.randperm(vocabulary - NUM_SPECIAL, generator=generator)
     return torch.cat([torch.arange(NUM_SPECIAL), rest])

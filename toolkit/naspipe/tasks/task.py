@@ -1,4 +1,4 @@
-"""Task: data, loss and metrics; what the supernet is trained for and the search looks at."""
+"""Task: the data, loss and metrics of training and search."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from naspipe.tasks.data import Batch, Dataset, Splits
 class Task(ABC):
     """Data splits, loss and metrics.
 
-    Call order: ``load`` once per process, before anything else; then the other methods with targets of
-    its splits, in any order. None of them may change the task. Tensors are on the run's device.
+    Call order: ``load`` first, once in each process; then the other methods, in any order, with targets of its splits.
+    These must not change the task. Their tensors are on the run's device.
     """
 
     @abstractmethod
     def load(self, seed: int) -> Splits:
-        """Return the data, split by seed.
+        """Return the data in three splits.
 
         Args:
-            seed: The run's seed; the same seed gives the same splits.
+            seed: The run's seed; an equal seed must give equal splits.
 
         Raises:
             TaskError: The data is missing or malformed.
@@ -32,44 +32,45 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, outputs: Any, targets: Any) -> Tensor:
-        """Return the summed loss over the samples, as a scalar.
+        """Return the sum of the loss over the samples, as a scalar.
 
-        Summed and not averaged, so that micro-batches add up: the runtime divides by ``weight`` of the
-        whole batch.
+        It must be a sum, not a mean, so that micro-batches add up: the runtime divides by the ``weight`` of the whole
+        batch.
         """
 
     @abstractmethod
     def weight(self, targets: Any) -> float:
-        """Return what the summed loss is divided by: the number of samples, or of tokens."""
+        """Return the divisor of the summed loss: the number of samples, or of tokens."""
 
     @abstractmethod
     def measure(self, outputs: Any, targets: Any) -> Mapping[str, float]:
-        """Return sums over the samples of whatever ``metrics`` needs, besides loss and weight."""
+        """Return sums over the samples that ``metrics`` needs besides loss and weight."""
 
     def measure_module(self, module: nn.Module, batch: Batch, dataset: Dataset, start: int) -> Mapping[str, float]:
-        """Return further sums, from running a module as the task likes; by default none.
+        """Return further sums over the samples, for metrics that need the module itself; by default none.
 
-        For what its outputs on a batch's inputs do not show, such as the quality of what a model writes when nobody
-        gives it the right words so far. Called in evaluation mode and without gradients, once for each batch that
-        ``measure`` is called for; the sums are added up with those of ``measure``, under names of their own.
+        An example is the quality of a translation that the module writes token by token. The method is called in
+        evaluation mode and without gradients, once for every batch of an evaluation. Its sums need names that
+        ``measure`` does not use.
 
         Args:
-            module: The module that is evaluated; it must be left as it is.
-            batch: Samples of a split that follow each other.
-            dataset: The split, as ``load`` returned it; it may know more of its samples than a batch shows.
-            start: Place in the split of the batch's first sample; by it a task can do with some samples only.
+            module: The evaluated module; it must not be changed.
+            batch: Consecutive samples of a split.
+            dataset: The split, as ``load`` returned it; it may have more data about its samples than a batch.
+            start: Index of the batch's first sample in the split, so that a task can use some samples only.
         """
         return {}
 
     @abstractmethod
     def metrics(self, totals: Mapping[str, float]) -> Mapping[str, float]:
-        """Turn sums over a split into metrics.
+        """Compute metrics from sums over a split.
 
         Args:
-            totals: The sums of ``measure`` and ``measure_module`` over all batches, and of ``loss`` and ``weight``.
+            totals: The sums of ``measure`` and ``measure_module`` over all batches, and the sums of ``loss`` and
+                ``weight`` under these names.
         """
 
     @property
     @abstractmethod
     def directions(self) -> Mapping[str, Direction]:
-        """The metrics that can be objectives of a search, and which way is better."""
+        """The metrics that can be objectives of a search, each with ``maximize`` or ``minimize``."""

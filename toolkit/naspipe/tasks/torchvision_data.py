@@ -1,4 +1,4 @@
-"""Data sets of torchvision, such as CIFAR-10; torchvision itself is optional."""
+"""Data sets of torchvision, such as CIFAR-10; torchvision is an optional dependency."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class TorchvisionData(ClassificationTask):
         """Choose the data.
 
         Args:
-            dataset: Name of its class in torchvision.datasets, such as CIFAR10.
-            folder: Where torchvision keeps its files.
-            download: Whether torchvision may fetch what is missing.
-            validation: Fraction of the training images that the search looks at.
-            train_samples: Train on so many images only.
+            dataset: Name of a class in torchvision.datasets, such as CIFAR10.
+            folder: The folder of torchvision's files.
+            download: Whether torchvision may download missing files.
+            validation: Fraction of the training images for validation, which the search uses.
+            train_samples: Number of images to train on; by default all.
             mean: Subtracted from pixels in [0, 1]: a number for each channel, or one for all; 0.5 by default.
-            std: What they are divided by then, likewise.
-            crop: Train on pieces cut at random from images with so many pixels of black around them; 0 for none.
-            flip: Mirror half of the training images.
+            std: Divides the pixels after that: a number for each channel, or one for all; 0.5 by default.
+            crop: Pixels of black around a training image, out of which a random crop of its size is taken; 0: no crop.
+            flip: Whether to mirror half of the training images.
         """
         self.dataset = dataset
         self.folder = Path(folder)
@@ -88,7 +88,7 @@ class TorchvisionData(ClassificationTask):
         try:
             known = importlib.import_module("torchvision.datasets")
         except (ImportError, RuntimeError, OSError) as error:
-            # RuntimeError and OSError are what a build for another torch raises.
+            # A build for another version of torch raises RuntimeError or OSError.
             raise TaskError(
                 f"the task torchvision needs torchvision, which cannot be imported: {error}. Install the version that "
                 f"belongs to torch {torch.__version__}: pip install 'naspipe[vision]'."
@@ -107,7 +107,7 @@ class TorchvisionData(ClassificationTask):
         """Read the training or the test set.
 
         Raises:
-            TaskError: It is missing, or is not of the form that this task needs.
+            TaskError: It is missing, or has no split, images or classes that this task can use.
         """
         takes = inspect.signature(make).parameters
         if "train" in takes:
@@ -116,7 +116,7 @@ class TorchvisionData(ClassificationTask):
             choice = {"split": "train" if training else "test"}
         else:
             raise TaskError(
-                f"dataset must be one with a training and a test set, so that its class takes train= or split=, but "
+                f"dataset must have a training and a test set, so that its class takes train= or split=, but "
                 f"{self.dataset} takes {', '.join(takes)}."
             )
         if self.download:
@@ -143,7 +143,7 @@ class TorchvisionData(ClassificationTask):
                     f"{self.dataset} must have images of 8 bits a channel, all of one size, but image {place} has "
                     f"shape {array.shape} and type {array.dtype}"
                     f"{f' and the first has shape {arrays[0].shape}' if arrays else ''}. "
-                    "Use the task image_folder, which brings image files to one size."
+                    "Use the task image_folder, which scales image files to one size."
                 )
             if not isinstance(target, (int, np.integer)):
                 raise TaskError(

@@ -1,7 +1,7 @@
-"""The conformance kit: what authors of plug-ins run on their own.
+"""The conformance kit: checks that authors run on their plug-ins.
 
-``check_plugin`` and ``naspipe plugins check`` run it anywhere; the classes ``...Cases`` make pytest tests of it, and
-only they need pytest. The names below are imported when first used.
+``check_plugin`` and ``naspipe plugins check`` run the checks anywhere. The classes ``...Cases`` turn them into pytest
+tests; only these classes need pytest. Each name below is imported when it is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chain: a small space that executors are checked with in real trainings."""
+"""Chain: a small space for the checks of executors in real trainings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from naspipe.space import Decision, SearchSpace
 from naspipe.supernet.block import ChoiceBlock
 
 WIDTH = 6
-"""Features between blocks; inputs have as many."""
+"""Number of features of the input and between blocks."""
 
 
 class Chain(SearchSpace):
@@ -20,7 +20,7 @@ class Chain(SearchSpace):
         super().__init__(Decision(f"layer{i}", ("linear", "wide", "norm", "skip")) for i in range(4))
 
     def blocks(self) -> Iterator[nn.Module]:
-        """Yield stem, choices and head."""
+        """Yield stem, choice blocks and head."""
         yield nn.Linear(WIDTH, WIDTH)
         for decision in self.decisions:
             yield ChoiceBlock(

@@ -1,4 +1,4 @@
-"""Checks: named properties of a plug-in, and how they are judged."""
+"""Checks: named properties of plug-ins, and their results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Judge = Callable[[Subject], None]
 
 
 class ConformanceError(NaspipeError):
-    """A plug-in does not do what the check says; the message says how."""
+    """A plug-in lacks the property of a check; the message says how."""
 
 
 class NotApplicableError(NaspipeError):
-    """A check has nothing to look at in this plug-in; the message says why."""
+    """A check does not apply to this plug-in; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Check:
     """One property that plug-ins of a kind must have.
 
     Attributes:
-        name: A word for tests and tables.
-        judge: Raises ``ConformanceError`` if a plug-in has it not, ``NotApplicableError`` if that cannot be told;
-            whatever else it raises is a failure too.
-        needs: Names of checks without which this one says nothing.
+        name: Its name in tests and tables.
+        judge: Raises ``ConformanceError`` if a plug-in lacks the property, or ``NotApplicableError`` if the check does
+            not apply. Any other error is a failure too.
+        needs: Names of the checks that must hold before this one can be judged.
     """
 
     name: str
@@ -42,19 +42,19 @@ class Check:
 
     @property
     def shows(self) -> str:
-        """What holds if the check does, in one line."""
+        """The property, in one line."""
         return (self.judge.__doc__ or "").strip().splitlines()[0]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a check.
+    """The result of a check.
 
     Attributes:
         check: The check.
-        verdict: ``holds``, ``fails``, or ``skipped``: it does not apply, or a check that it needs does not hold.
-        reason: Why it fails or was skipped; empty if it holds.
-        blocked_by: The failing check that it says nothing beside, or an empty text.
+        verdict: ``holds``, ``fails``, or ``skipped``: it does not apply, or a check that it needs fails.
+        reason: The reason of a failure or of skipping; empty if it holds.
+        blocked_by: The failing check that it needs, or an empty text.
     """
 
     check: Check
@@ -64,7 +64,7 @@ class Result:
 
 
 class CheckList:
-    """The checks of a module, in the order in which they are run; collected by a decorator."""
+    """The checks of a module, in the order in which they run; a decorator collects them."""
 
     def __init__(
         self, surround: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
@@ -72,16 +72,16 @@ class CheckList:
         """Begin an empty list.
 
         Args:
-            surround: Makes the context in which each check is run.
+            surround: Returns the context in which each check runs.
         """
         self.checks: list[Check] = []
         self._surround = surround
 
     def __call__(self, *needs: str) -> Callable[[Judge], Judge]:
-        """Return a decorator that adds a function as a check, under its own name.
+        """Return a decorator that adds a function as a check, under the function's name.
 
         Args:
-            needs: Names of checks before it, without which it says nothing.
+            needs: Names of earlier checks that must hold first.
         """
 
         def add(judge: Judge) -> Judge:
@@ -101,7 +101,7 @@ class Judgement:
     """The results of a plug-in's checks so far; each check is judged once."""
 
     def __init__(self, checks: Sequence[Check], subject: Subject) -> None:
-        """Judge nothing yet.
+        """Prepare; nothing is judged yet.
 
         Args:
             checks: All checks of the plug-in's kind, in order.
@@ -117,7 +117,7 @@ class Judgement:
             yield self.of(check)
 
     def of(self, check: Check) -> Result:
-        """Judge the plug-in by one check, and before it by those that it needs."""
+        """Judge the plug-in by one check, after those that it needs."""
         if check.name not in self._results:
             self._results[check.name] = self._judge(check)
         return self._results[check.name]
@@ -144,7 +144,7 @@ class Judgement:
 
 
 def _describe(error: Exception) -> str:
-    """Return what a plug-in raised, and where."""
+    """Return an error of a plug-in as text, with its place."""
     if isinstance(error, NaspipeError):
         return str(error)
     place = user_place(error)
@@ -155,6 +155,6 @@ def _describe(error: Exception) -> str:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise ``ConformanceError`` with a message unless something holds."""
+    """Raise ``ConformanceError`` with a message unless the condition holds."""
     if not condition:
         raise ConformanceError(message)

@@ -1,4 +1,4 @@
-"""The same question asked in another process, as a worker would answer it: ``python -m naspipe.testing.elsewhere``."""
+"""A question about a plug-in, answered by another process: ``python -m naspipe.testing.elsewhere``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from naspipe.testing.subject import Subject
 Question = Callable[[Subject], Any]
 
 TIMEOUT = 300
-"""Seconds after which a process that does not answer is given up."""
+"""Seconds that a process has to answer."""
 
 
 def ask_elsewhere(question: Question, subject: Subject) -> Any:
-    """Return what a question gives in a new process with another order of hashing.
+    """Return the answer of a new process, which has another hash seed.
 
     Args:
-        question: A function of a module; what it returns must go through JSON.
-        subject: The plug-in; the process finds its class by reference and constructs it anew.
+        question: A function at the top of a module; its result must be JSON.
+        subject: The plug-in; the process finds its class by reference and constructs it.
 
     Raises:
         ConformanceError: The process cannot find the class, or fails.
-        PluginError: The class is not where a process could find it.
+        PluginError: The class is not at the top of a file, so no other process can find it.
     """
     request = {"question": f"{question.__module__}:{question.__qualname__}", "subject": subject.to_json()}
-    # Another seed than here, so that whatever depends on the order of a set differs.
+    # A hash seed other than here, so that results that depend on the order of a set differ.
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ def ask_elsewhere(question: Question, subject: Subject) -> Any:
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
             raise ConformanceError(
-                f"another process must find {subject.reference}, construct it and use it as here, but: {last[0]}"
+                f"another process must find {subject.reference}, construct it and use it, but: {last[0]}"
             )
         return json.loads(files[1].read_text(encoding="utf-8"))
 
@@ -74,7 +74,7 @@ def _class(reference: str, file: str) -> type:
         except ModuleNotFoundError as error:
             if error.name != place:
                 raise
-            # A test's module is not always importable by its name.
+            # The module of a test is not always importable by its name.
             module = load_file(Path(file))
     found: type = getattr(module, name)
     return found

@@ -1,4 +1,4 @@
-"""What must hold for an executor."""
+"""The checks of an executor."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from naspipe.testing.watching import (
 )
 
 SCENARIOS = 60
-"""Random scenarios planned."""
+"""Number of random scenarios that are planned."""
 
 STAGES = (1, 2, 3)
-"""Numbers of stages in real trainings."""
+"""The numbers of stages in real trainings."""
 
 checks = CheckList()
 
@@ -39,7 +39,7 @@ Answer = TypeVar("Answer")
 
 
 def scenarios(executor: Executor, count: int = SCENARIOS) -> Iterator[tuple[Scenario, Layout]]:
-    """Yield random scenarios that fit an executor: any layers, costs, micro-batches, stages and delay."""
+    """Yield random scenarios for an executor: layers, costs, micro-batches, stages and delay."""
     for number in range(count):
         uniform = keyed_random(SEED, "scenario", number)
         stages = 1 + draw_index(uniform, 4)
@@ -83,7 +83,7 @@ def _where(scenario: Scenario, layout: Layout, number: int) -> str:
 
 @checks()
 def plans_keep_the_contract(subject: Subject) -> None:
-    """The plans of random scenarios are whole and keep the contract, as the validator judges them."""
+    """The validator finds the plans of random scenarios complete, and within the contract."""
     executor: Executor = subject.make()
     for number, (scenario, layout) in enumerate(scenarios(executor)):
         plan = _plan(subject.make(), scenario, layout, number)
@@ -95,7 +95,7 @@ def plans_keep_the_contract(subject: Subject) -> None:
 
 
 class _Twice(Executor):
-    """An executor that is asked everything twice."""
+    """An executor that asks another one everything twice, and compares the answers."""
 
     def __init__(self, inner: Executor) -> None:
         self._inner = inner
@@ -122,14 +122,14 @@ class _Twice(Executor):
 
 @checks("plans_keep_the_contract")
 def choices_follow_from_what_is_seen(subject: Subject) -> None:
-    """Asked twice, an executor says the same; it changes neither the list of ready actions nor itself."""
+    """Asked twice, an executor answers the same; it changes neither the list of ready actions nor itself."""
     for number, (scenario, layout) in enumerate(scenarios(subject.make(), SCENARIOS // 3)):
         _plan(_Twice(subject.make()), scenario, layout, number)
 
 
 @checks("choices_follow_from_what_is_seen")
 def planning_again_gives_the_same(subject: Subject) -> None:
-    """The same object plans the same scenario the same again, after others, and so does a new one."""
+    """The same object, and a new one, plan a scenario as before, also after others."""
     executor: Executor = subject.make()
     drawn = list(scenarios(executor, SCENARIOS // 3))
     first = [plan_to_json(_plan(executor, *one, number)) for number, one in enumerate(drawn)]
@@ -155,7 +155,7 @@ def no_clock_and_no_generator_is_used(subject: Subject) -> None:
 
 
 def fingerprint(subject: Subject) -> list[str]:
-    """Return plans as texts."""
+    """Return the plans of some scenarios, as texts."""
     return [
         json.dumps(plan_to_json(_plan(subject.make(), *one, number)))
         for number, one in enumerate(scenarios(subject.make(), 20))
@@ -164,20 +164,20 @@ def fingerprint(subject: Subject) -> list[str]:
 
 @checks("planning_again_gives_the_same")
 def another_process_plans_the_same(subject: Subject) -> None:
-    """A process of its own, with another order of hashing, plans the same."""
+    """Another process, with another hash seed, plans the same."""
     pairs = zip(fingerprint(subject), ask_elsewhere(fingerprint, subject), strict=True)
     for number, (expected, found) in enumerate(pairs):
         require(
             expected == found,
-            f"every process must plan the same, but the plan of scenario {number} differs in another one. Does it "
+            f"all processes must plan the same, but the plan of scenario {number} differs in another one. Does it "
             "depend on the order of a set, or on hash()?",
         )
 
 
 @checks("plans_keep_the_contract")
 def trainings_give_what_the_contract_promises(subject: Subject) -> None:
-    """Real trainings on 1, 2 and 3 stages keep the contract, and equal sequential training where it promises that."""
-    # Imported here, so that plans can be checked without torch.
+    """Real trainings on 1, 2 and 3 stages keep the contract, and equal sequential training if it promises that."""
+    # Imported here, so that the other checks need no torch.
     from naspipe.testing.chain import WIDTH, Chain
     from naspipe.testing.noise import Noise
     from naspipe.training.context import RunContext
@@ -207,6 +207,6 @@ def trainings_give_what_the_contract_promises(subject: Subject) -> None:
 
 
 def _written(subject: Subject) -> str:
-    """Return the executor as commands take it: name:key=value."""
+    """Return the executor as an argument of a command: name:key=value."""
     options = [f"{key}={json.dumps(value)}" for key, value in subject.parameters.items()]
     return ":".join([subject.reference, *options])

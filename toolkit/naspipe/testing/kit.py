@@ -1,4 +1,4 @@
-"""The kit as a whole: the checks of each kind, and a plug-in judged by them."""
+"""The kit as a whole: the checks of each kind, and the judgement of a plug-in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from naspipe.testing.check import Check, Judgement, Result
 from naspipe.testing.subject import Subject
 
-# Imported when asked for: those of spaces, strategies and tasks need torch.
+# Imported when used, since the checks of spaces, objectives and tasks need torch.
 _MODULES = {
     "space": ("space_texts", "space_layers", "space_runs"),
     "sampler": ("samplers",),
@@ -21,7 +21,7 @@ _MODULES = {
 
 
 def checks_of(kind: str) -> tuple[Check, ...]:
-    """Return the checks of a kind, in the order in which they are run.
+    """Return the checks of a kind, in the order in which they run.
 
     Args:
         kind: ``space``, ``sampler``, ``strategy``, ``executor``, ``task`` or ``objective``.
@@ -43,21 +43,21 @@ def check_plugin(
     task: Subject | type | str | None = None,
     space: Subject | type | str | None = None,
 ) -> Iterator[Result]:
-    """Check a plug-in of any kind and yield what came of each check.
+    """Check a plug-in of any kind, and yield the result of each check.
 
     Args:
-        plugin: Its class, its registered name, or a reference as ``file.py:Class``.
-        parameters: Those of its constructor.
-        task: For a space or an objective the task that gives its batches; by default digits.
-        space: For a task a space whose outputs its loss is checked with; for an objective the space that it is
-            taken of; for a sampler or a strategy the one space that it is for.
+        plugin: Its class, its registered name, or a reference such as ``file.py:Class``.
+        parameters: The parameters of its constructor.
+        task: For a space or an objective: the task that gives the batches; by default digits.
+        space: For a task: a space that gives outputs for its loss. For an objective: the space of the measured
+            architectures. For a sampler or a strategy: the only space that it is for.
 
     Returns:
-        An iterator; the checks are run as it goes on.
+        An iterator, which runs the checks one by one.
 
     Raises:
-        InputError: The plug-in cannot be found or constructed, or the data of the task cannot be loaded; before
-            anything is checked.
+        InputError: The plug-in cannot be found or constructed, or the data of the task cannot be loaded. This is
+            raised before any check.
     """
     known = plugin if isinstance(plugin, Subject) else Subject(plugin)
     subject = known

@@ -1,4 +1,4 @@
-"""Noise: a task without meaning, for checking a space that has no task of its own yet."""
+"""Noise: a random task, for checks of a space that has no task yet."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PositiveInt = Annotated[int, Field(ge=1)]
 
 
 class Noise(Task):
-    """Random inputs of a shape; outputs of any form are drawn towards 1."""
+    """Random inputs of a shape; the loss pulls outputs of any shape towards 1."""
 
     def __init__(self, shape: list[PositiveInt], tokens: PositiveInt | None = None, samples: PositiveInt = 60) -> None:
         """Describe the inputs.
 
         Args:
-            shape: Of one sample, without the batch.
-            tokens: Draw integers below this number instead of normally distributed numbers.
-            samples: Samples of all splits together.
+            shape: The shape of one sample.
+            tokens: The inputs are integers below this number; by default they are normally distributed floats.
+            samples: Number of samples of all splits together.
         """
         self.shape = tuple(shape)
         self.tokens = tokens
@@ -51,7 +51,7 @@ class Noise(Task):
         return float(len(targets))
 
     def measure(self, outputs: Any, targets: Any) -> Mapping[str, float]:
-        """Return nothing more."""
+        """Return no further sums."""
         return {}
 
     def metrics(self, totals: Mapping[str, float]) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""What must hold for an objective that is a measure."""
+"""The checks of an objective that is a measure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from naspipe.testing.watching import global_generators_untouched, kept_generator
 from naspipe.usercode import calling
 
 ARCHITECTURES = 5
-"""Architectures that are measured."""
+"""Number of architectures that are measured."""
 
 DEFAULT_SPACE = "nasbench201"
-"""The space whose architectures are measured if none is given; the batches are those of digits."""
+"""The default space of the measured architectures."""
 
 checks = CheckList(as_in_training)
 
 
 def candidates(subject: Subject) -> Iterator[Candidate]:
-    """Yield new candidates, the same ones each time."""
+    """Yield new candidates, of the same architectures in every call."""
     space = (subject.space_subject or as_subject(DEFAULT_SPACE, "space")).make()
     dataset = subject.loaded[1].validation
     for number in range(ARCHITECTURES):
@@ -77,9 +77,9 @@ def it_leaves_the_module_as_it_was(subject: Subject) -> None:
 
 @checks("it_gives_a_finite_number")
 def it_is_a_function_of_the_candidate(subject: Subject) -> None:
-    """The same candidate has the same number, whatever was measured before and whatever global generators hold."""
+    """The number depends only on the candidate, not on earlier measurements or global generators."""
     if subject.make().timed:
-        raise NotApplicableError("it depends on the clock, as it says")
+        raise NotApplicableError("the measure is timed, so it depends on the clock")
     first: Measure = subject.make()
     with kept_generators():
         stir_generators(1)
@@ -90,6 +90,6 @@ def it_is_a_function_of_the_candidate(subject: Subject) -> None:
             again = [measure_candidate("it", measure, candidate) for candidate in reversed(list(candidates(subject)))]
             require(
                 again == expected[::-1],
-                "measure must be a function of the candidate alone, or say that it is timed, but gives "
-                f"{again!r} where it gave {expected[::-1]!r} in another order.",
+                "measure must be a function of the candidate alone, or have timed = True, but in another order it "
+                f"gives {again!r} instead of {expected[::-1]!r}.",
             )

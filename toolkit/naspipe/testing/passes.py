@@ -1,4 +1,4 @@
-"""Passes: a supernet run forward and backward, with and without boundaries, and what came of it."""
+"""Passes: a forward and backward of a supernet, with or without boundaries, and its outputs and gradients."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from naspipe.testing.subject import SEED, Subject
 from naspipe.training.boundary import backward_block, enter_block, leave_block
 
 SAMPLES = 4
-"""Samples of the batch that spaces are run on."""
+"""Samples of the batch in checks of spaces."""
 
 as_in_training = functools.partial(deterministic, 1, "cpu")
-"""Makes the context in which everything of the kit that needs torch is run."""
+"""Returns the context in which all checks that need torch run."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What came of a forward and a backward.
+    """The result of a forward and a backward.
 
     Attributes:
-        outputs: The tensors of the last block's output.
-        gradients: For every parameter that got one its gradient, by its path.
+        outputs: The tensors of the last block's output, by their slot.
+        gradients: The gradients, by the paths of the parameters that got one.
     """
 
     outputs: dict[str, Tensor]
     gradients: dict[str, Tensor]
 
     def difference(self, other: Pass) -> str:
-        """Return where another pass has other bits, or an empty text."""
+        """Return the first place in which the bits of another pass differ, or an empty text."""
         for what, one, two in (
             ("output", self.outputs, other.outputs),
             ("the gradient of", self.gradients, other.gradients),
         ):
             for name in {**one, **two}:
                 if name not in one or name not in two:
-                    return f"{what} {name} is there in only one of them"
+                    return f"{what} {name} exists in only one of them"
                 if digest_tensors({"": one[name]}) != digest_tensors({"": two[name]}):
                     return f"{what} {name} has other bits"
         return ""
@@ -59,12 +59,12 @@ def batch_input(subject: Subject) -> Any:
 
 
 def build(subject: Subject) -> Supernet:
-    """Return a new supernet in training mode, always the same one."""
+    """Return a new supernet in training mode, always with the same weights."""
     return Supernet(subject.make(), SEED).train()
 
 
 def run_straight(supernet: Supernet, inputs: Any, architecture: Architecture) -> Pass:
-    """Run a supernet as one module, each block with the key that training gives it."""
+    """Run a supernet as one module; each block gets its key as in training."""
 
     def forward(payload: Any) -> Any:
         for index, block in enumerate(supernet):
@@ -76,12 +76,12 @@ def run_straight(supernet: Supernet, inputs: Any, architecture: Architecture) ->
 
 
 def run_module(module: nn.Module, call: Callable[[Any], Any], inputs: Any) -> Pass:
-    """Run anything with one key for the whole of it.
+    """Run a module with one key for the whole forward.
 
     Args:
-        module: Whose gradients are looked at.
-        call: Runs it on a batch's input.
-        inputs: The batch's input.
+        module: The module whose gradients are returned.
+        call: Runs it on the input of a batch.
+        inputs: The input of a batch.
     """
 
     def forward(payload: Any) -> Any:
@@ -91,10 +91,10 @@ def run_module(module: nn.Module, call: Callable[[Any], Any], inputs: Any) -> Pa
     return _run(module, lambda: _forward_backward(forward, inputs))
 
 
-def run_cut(supernet: Supernet, inputs: Any, architecture: Architecture) -> Pass:
-    """Run a supernet with a boundary between all blocks, as every training does."""
+def run_with_boundaries(supernet: Supernet, inputs: Any, architecture: Architecture) -> Pass:
+    """Run a supernet with a boundary between all blocks, as in training."""
 
-    def cut() -> Any:
+    def run() -> Any:
         payload, tapes = fresh(inputs), []
         for index, block in enumerate(supernet):
             x, leaves = enter_block(payload)
@@ -109,7 +109,7 @@ def run_cut(supernet: Supernet, inputs: Any, architecture: Architecture) -> Pass
             gradients = backward_block(left, gradients, entered)
         return payload
 
-    return _run(supernet, cut)
+    return _run(supernet, run)
 
 
 def _forward_backward(forward: Callable[[Any], Any], inputs: Any) -> Any:
@@ -129,7 +129,7 @@ def _run(module: nn.Module, action: Callable[[], Any]) -> Pass:
 
 
 def fresh(inputs: Any) -> Any:
-    """Return a copy of a batch's input, which a block may change in place."""
+    """Return a copy of a batch's input, since a block may change it in place."""
     return pytree.tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, inputs)
 
 
@@ -139,7 +139,7 @@ def tensors_of(payload: Any) -> list[Tensor]:
 
 
 def probe(payload: Any) -> Tensor:
-    """Return a scalar that every floating-point output influences differently."""
+    """Return a scalar that depends on every floating-point output, with a different weight for each element."""
     generator = torch.Generator().manual_seed(SEED)
     terms = [
         (leaf * torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)).sum()

@@ -1,4 +1,4 @@
-"""Spaces without modules, which samplers and strategies are checked on."""
+"""Spaces without modules, for the checks of samplers and strategies."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from naspipe.testing.subject import SEED, Subject
 
 
 class _Pure(SearchSpace):
-    """Decisions alone."""
+    """Decisions without blocks."""
 
     def blocks(self) -> NoReturn:
-        """Refuse: there are no modules."""
-        raise SpaceError("a space of the conformance kit has no modules: it can be drawn from, not trained.")
+        """Raise an error: there are no modules."""
+        raise SpaceError("a space of the conformance kit has no modules, so it cannot be trained.")
 
 
 class Plain(_Pure):
@@ -29,7 +29,7 @@ class Plain(_Pure):
 
 
 class Uneven(_Pure):
-    """Decisions of one option to seven, of every type."""
+    """Decisions with one to seven options, of every type."""
 
     def __init__(self) -> None:
         options = ("a", 2, 2.5, (1, "b"), None, False, "c")
@@ -46,7 +46,7 @@ class Conditional(_Pure):
 
 
 class Ruled(_Pure):
-    """Four decisions, of which a rule refuses half of the architectures."""
+    """Four decisions, with a rule that refuses half of the architectures."""
 
     def __init__(self) -> None:
         super().__init__(Decision(f"choice{i}", range(4)) for i in range(4))
@@ -60,19 +60,19 @@ PURE_SPACES: tuple[type[SearchSpace], ...] = (Plain, Uneven, Conditional, Ruled)
 
 
 def spaces_for(subject: Subject) -> Iterator[SearchSpace]:
-    """Yield the spaces that a sampler or a strategy is checked on: the one that is given, or those of the kit."""
+    """Yield the spaces on which a sampler or a strategy is checked: the given one, or those of the kit."""
     if subject.space_subject is not None:
         yield subject.space_subject.make()
         return
     for cls in PURE_SPACES:
-        yield cls()  # type: ignore[call-arg]  # each makes its own decisions
+        yield cls()  # type: ignore[call-arg]  # their constructors take no arguments
 
 
 def some_architectures(space: SearchSpace, count: int) -> list[Architecture]:
-    """Return random architectures, some of which may be equal."""
+    """Return random architectures, not necessarily distinct."""
     return [space.random_architecture(keyed_random(SEED, "conformance", index)) for index in range(count)]
 
 
 def telling_architectures(space: SearchSpace, limit: int) -> list[Architecture]:
-    """Return random architectures that show every option of every decision, or as many as a limit allows."""
+    """Return random architectures in which every option of every decision occurs, but at most ``limit``."""
     return list(itertools.islice(covering_architectures(space, keyed_random(SEED, "covering")), limit))

@@ -13,7 +13,7 @@ from naspipe.testing.subject import Subject, as_subject
 
 
 class _Cases:
-    """What the classes have in common: each check is a test, which fails with the check's reason."""
+    """The base of the classes: each check is a test, which fails with the reason of the check."""
 
     kind: ClassVar[str]
     _kept: ClassVar[tuple[Subject, Judgement] | None] = None
@@ -62,7 +62,7 @@ def _test(check: Check) -> Callable[[Any, Subject], None]:
 
 @_with_tests
 class SearchSpaceCases(_Cases):
-    """Every check of a search space; give the task that it is for as ``Subject(MySpace, task=MyTask)``."""
+    """Every check of a search space; give its task as ``Subject(MySpace, task=MyTask)``."""
 
     kind = "space"
 

@@ -1,4 +1,4 @@
-"""What must hold for a sampler."""
+"""The checks of a sampler."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from naspipe.testing.subject import SEED, Subject
 from naspipe.testing.watching import global_generators_untouched, kept_generators, stir_generators
 
 DRAWS = 60
-"""Subnets drawn from each space."""
+"""Number of subnets that are drawn from each space."""
 
 checks = CheckList()
 
 
 def started(subject: Subject, seed: int = SEED) -> Iterator[tuple[Sampler, SearchSpace]]:
-    """Yield samplers, each started on one of the spaces that it accepts.
+    """Yield samplers, each started on one of the spaces that the sampler accepts.
 
     Raises:
-        ConformanceError: It accepts none.
+        ConformanceError: It accepts no space.
     """
     refusals = []
     for space in spaces_for(subject):
@@ -52,13 +52,13 @@ def _compare(expected: list[Architecture], found: list[Architecture], space: Sea
         require(
             one == other,
             f"{what}, but on {type(space).__name__} draw({index}) gives {dict(other)!r} instead of {dict(one)!r}. "
-            "What is drawn must be a function of (seed, index) and of what was drawn before.",
+            "Draws must be a function of space, seed, index and earlier draws.",
         )
 
 
 @checks()
 def draws_are_architectures_of_the_space(subject: Subject) -> None:
-    """Every draw is a valid architecture of the space, conditional decisions and validity rules included."""
+    """Every draw is a valid architecture of the space, also with conditional decisions and validity rules."""
     for sampler, space in started(subject):
         for index, drawn in enumerate(draw(sampler)):
             where = f"on {type(space).__name__}, draw({index}) must return an architecture of the space"
@@ -72,7 +72,7 @@ def draws_are_architectures_of_the_space(subject: Subject) -> None:
 
 @checks("draws_are_architectures_of_the_space")
 def the_same_seed_draws_the_same(subject: Subject) -> None:
-    """Two samplers with one seed draw the same, and so does one that is started again."""
+    """Two samplers with one seed draw the same, and so does a sampler that is started again."""
     for sampler, space in started(subject):
         drawn = draw(sampler)
         other: Sampler = subject.make()
@@ -84,7 +84,7 @@ def the_same_seed_draws_the_same(subject: Subject) -> None:
 
 @checks("the_same_seed_draws_the_same")
 def samplers_do_not_disturb_each_other(subject: Subject) -> None:
-    """A sampler draws the same while another one draws in between."""
+    """A sampler draws the same if another one draws in between."""
     others = {type(space): other for other, space in started(subject, SEED + 1)}
     alone = {type(space): draw(sampler) for sampler, space in started(subject)}
     for sampler, space in started(subject):
@@ -99,7 +99,7 @@ def samplers_do_not_disturb_each_other(subject: Subject) -> None:
 
 @checks("the_same_seed_draws_the_same")
 def no_global_generator_is_used(subject: Subject) -> None:
-    """Neither start nor draw uses a global generator, and what they say does not change with its state."""
+    """Neither start nor draw uses a global generator, and draws do not depend on its state."""
     with kept_generators():
         stir_generators(1)
         with global_generators_untouched("start and draw"):
@@ -111,19 +111,19 @@ def no_global_generator_is_used(subject: Subject) -> None:
 
 @checks("the_same_seed_draws_the_same")
 def state_and_restore_go_on(subject: Subject) -> None:
-    """A new sampler that restores the state after draw(i), as JSON, goes on with draw(i + 1)."""
-    for cut in (1, 7):
+    """A new sampler that restores the state after draw(i), as JSON, continues with draw(i + 1)."""
+    for count in (1, 7):
         fresh = {type(space): sampler for sampler, space in started(subject)}
         for sampler, space in started(subject):
-            draw(sampler, cut)
+            draw(sampler, count)
             state = sampler.state()
             try:
                 text = json.dumps(state)
             except (TypeError, ValueError) as error:
                 raise ConformanceError(
-                    f"state() must return what JSON can hold, but returned {state!r}: {error}."
+                    f"state() must return a value that JSON can hold, but returned {state!r}: {error}."
                 ) from error
-            expected = draw(sampler, 20, cut)
+            expected = draw(sampler, 20, count)
             other = fresh[type(space)]
             try:
                 other.restore(json.loads(text))
@@ -131,10 +131,10 @@ def state_and_restore_go_on(subject: Subject) -> None:
                 raise ConformanceError(
                     f"a sampler whose state() is not empty must implement restore: {error}."
                 ) from error
-            for index, (one, two) in enumerate(zip(expected, draw(other, 20, cut), strict=True), start=cut):
+            for index, (one, two) in enumerate(zip(expected, draw(other, 20, count), strict=True), start=count):
                 require(
                     one == two,
-                    f"after restore of the state after draw({cut - 1}), draw({index}) on {type(space).__name__} must "
+                    f"after restore of the state after draw({count - 1}), draw({index}) on {type(space).__name__} must "
                     f"give {dict(one)!r}, but gives {dict(two)!r}. state() must hold all that later draws depend on.",
                 )
 
@@ -146,7 +146,7 @@ def fingerprint(subject: Subject) -> list[list[str]]:
 
 @checks("the_same_seed_draws_the_same")
 def another_process_draws_the_same(subject: Subject) -> None:
-    """A process of its own, with another order of hashing, draws the same."""
+    """Another process, with another hash seed, draws the same."""
     here, there = fingerprint(subject), ask_elsewhere(fingerprint, subject)
     for one, other in zip(here, there, strict=True):
         for index, (expected, found) in enumerate(zip(one, other, strict=True)):

@@ -1,4 +1,4 @@
-"""What must hold for a search space: its layers, and the subnets that are cut out of its supernet."""
+"""The checks of a search space: its layers, and the subnets that are extracted from its supernet."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from naspipe.testing.watching import changes, global_generators_untouched, kept_
 from naspipe.usercode import calling
 
 MOST = 24
-"""Architectures run for the declared layers; fewer if they show every option."""
+"""Architectures that are run to check the declared layers; fewer if every option occurs in them."""
 
 FEW = 6
-"""Architectures run for what is dear to compare."""
+"""Architectures that are run for expensive comparisons."""
 
 checks = CheckList(as_in_training)
 
@@ -40,7 +40,7 @@ def a_batch_passes_forward_and_backward(subject: Subject) -> None:
     task = subject.task_subject.cls.__name__
     for architecture in telling_architectures(supernet.space, MOST):
         name = supernet.space.format(architecture)
-        what = f"the space must fit the task {task} (give the one that it is for), but a batch of it in {name}"
+        what = f"the space must fit the task {task} (give the one it is for), but a batch of it in {name}"
         with calling(what, ConformanceError):
             result = run_straight(supernet, inputs, architecture)
         require(bool(result.outputs), f"the last block must return tensors, but in {name} it returns none.")
@@ -55,7 +55,7 @@ def forward_writes_no_state(subject: Subject) -> None:
     inputs = batch_input(subject)
     supernet = build(subject)
     for architecture in telling_architectures(supernet.space, FEW):
-        # The blocks alone: the space may hold what cannot be copied.
+        # Only the blocks, since the space may not be copyable.
         before = copy.deepcopy(supernet.blocks)
         run_straight(supernet, inputs, architecture)
         allowed = {
@@ -71,18 +71,18 @@ def forward_writes_no_state(subject: Subject) -> None:
             for place in changes(_state(olds[path]), _state(module)):
                 raise ConformanceError(
                     f"forward must write no state, but in {supernet.space.format(architecture)} it changes "
-                    f"{place.strip('[]')} of block {path} ({type(module).__name__}). Subnets are trained several at "
-                    "once, and blocks may be run twice: pass it on in the payload, or compute it in __init__."
+                    f"{place.strip('[]')} of block {path} ({type(module).__name__}). Several subnets are trained at "
+                    "once, and blocks may run twice: pass the value in the payload, or compute it in __init__."
                 )
 
 
 def _state(module: nn.Module) -> dict[str, Any]:
-    """Return everything that a module keeps itself."""
+    """Return all attributes and tensors of a module, without its submodules."""
     own = {name: value for name, value in vars(module).items() if not name.endswith("_hooks")}
     tensors = {**own.pop("_parameters"), **own.pop("_buffers")}
     children = list(own.pop("_modules"))
     if isinstance(module, GraphModule):
-        del own["_graph"]  # What it was traced as, which a copy makes anew.
+        del own["_graph"]  # A copy gets a new graph.
     return {**own, **{name: _bare(tensor) for name, tensor in tensors.items()}, "the submodules": children}
 
 
@@ -92,7 +92,7 @@ def _bare(tensor: Tensor | None) -> Tensor | None:
 
 @checks("a_batch_passes_forward_and_backward", "forward_writes_no_state")
 def running_again_gives_the_same(subject: Subject) -> None:
-    """Two passes with one key give the same bits and use no global generator but the keyed one of torch."""
+    """Two passes with one key give the same bits, and use no global generator except torch's, which is seeded."""
     supernet = build(subject)
     inputs = batch_input(subject)
     for architecture in telling_architectures(supernet.space, FEW):
@@ -111,7 +111,7 @@ def running_again_gives_the_same(subject: Subject) -> None:
 
 @checks("a_batch_passes_forward_and_backward")
 def declared_layers_are_the_trained_ones(subject: Subject) -> None:
-    """The layers that a forward uses are those that used_layers names, and every parameter is trained by some."""
+    """A forward uses exactly the layers that used_layers names, and some architecture trains each parameter."""
     supernet = build(subject)
     inputs = batch_input(subject)
     layers = supernet.layers()
@@ -130,12 +130,12 @@ def declared_layers_are_the_trained_ones(subject: Subject) -> None:
             if (got or key in ran) and key not in used:
                 raise ConformanceError(
                     f"forward must use only the layers that used_layers names, but in {name} it uses {layer} "
-                    f"({kind}), which is not named. Name it, or leave it out."
+                    f"({kind}), which is not named. Name it, or do not use it."
                 )
             if layer.strict and key in used and not got and key not in ran:
                 raise ConformanceError(
                     f"used_layers must name only layers that forward uses, but in {name} it names {layer} ({kind}), "
-                    "which is neither run nor trained. Subnets that name a layer wait for each other."
+                    "which is neither run nor trained. Subnets that name the same layer wait for each other."
                 )
     seen = {(block, name) for block, name, _ in trained}
     for layer in layers:
@@ -149,7 +149,7 @@ def declared_layers_are_the_trained_ones(subject: Subject) -> None:
 
 
 def _gradients(supernet: Supernet, inputs: Any, architecture: Architecture) -> dict[tuple[int, str], set[str]]:
-    """Return for every layer its parameters that got a gradient."""
+    """Return for every layer the parameters that got a gradient."""
     got = run_straight(supernet, inputs, architecture).gradients
     found: dict[tuple[int, str], set[str]] = {}
     for layer in supernet.layers():
@@ -161,7 +161,7 @@ def _gradients(supernet: Supernet, inputs: Any, architecture: Architecture) -> d
 
 @contextlib.contextmanager
 def _watched(supernet: Supernet, layers: list[LayerParameters]) -> Iterator[set[tuple[int, str]]]:
-    """Yield the set of the strict layers whose modules are run meanwhile."""
+    """Yield a set to which every strict layer is added whose module runs in this context."""
     ran: set[tuple[int, str]] = set()
     handles = []
     blocks = list(supernet)
@@ -182,7 +182,7 @@ def _watched(supernet: Supernet, layers: list[LayerParameters]) -> Iterator[set[
 
 @checks("declared_layers_are_the_trained_ones", "running_again_gives_the_same")
 def other_layers_do_not_matter(subject: Subject) -> None:
-    """An architecture gives the same bits whatever the layers hold that it does not name."""
+    """The bits of an architecture do not depend on the layers that it does not name."""
     supernet = build(subject)
     inputs = batch_input(subject)
     for architecture in telling_architectures(supernet.space, FEW):
@@ -200,13 +200,13 @@ def other_layers_do_not_matter(subject: Subject) -> None:
         require(
             not difference,
             f"layers that used_layers does not name must not matter, but {supernet.space.format(architecture)} changes "
-            f"with them: {difference}. Training several subnets at once would then change results.",
+            f"with them: {difference}. Training of several subnets at once would then change results.",
         )
 
 
 @checks("other_layers_do_not_matter")
 def an_extracted_subnet_is_the_supernets_path(subject: Subject) -> None:
-    """An extracted subnet has the used parameters and no other, and gives the same bits forward and backward."""
+    """An extracted subnet has exactly the used parameters, and gives the supernet's bits, forward and backward."""
     supernet = build(subject)
     inputs = batch_input(subject)
     for architecture in telling_architectures(supernet.space, FEW):
@@ -226,7 +226,7 @@ def an_extracted_subnet_is_the_supernets_path(subject: Subject) -> None:
                 same and digest_tensors({"": one.outputs[slot]}) == digest_tensors({"": other.outputs[slot]}),
                 f"an extracted subnet must compute the supernet's bits, but {slot} of {name} differs.",
             )
-        # The paths of parameters differ, so only the gradients themselves are compared.
+        # The paths of parameters differ, so only the gradients are compared.
         require(
             _digests(one.gradients) == _digests(other.gradients),
             f"an extracted subnet must get the supernet's gradients, but those of {name} differ.",
@@ -239,18 +239,19 @@ def _digests(gradients: dict[str, Tensor]) -> Counter[str]:
 
 @checks("random_architectures_are_valid")
 def a_fresh_subnet_has_the_same_form(subject: Subject) -> None:
-    """A subnet that is built anew has the keys and shapes of the one that is cut out of the supernet."""
+    """A subnet with fresh weights has the state-dict keys and shapes of the extracted one."""
     supernet = build(subject)
     for architecture in telling_architectures(supernet.space, FEW):
-        cut = _form(supernet.extract(architecture))
-        new = _form(build_subnet(subject.make(), architecture, SEED))
-        for key in {**cut, **new}:
+        extracted = _shapes(supernet.extract(architecture))
+        new = _shapes(build_subnet(subject.make(), architecture, SEED))
+        for key in {**extracted, **new}:
             require(
-                cut.get(key) == new.get(key),
-                f"a new subnet must have the form of an extracted one, but in {supernet.space.format(architecture)} "
-                f"{key!r} is {new.get(key, 'missing')} in the new one and {cut.get(key, 'missing')} in the other.",
+                extracted.get(key) == new.get(key),
+                f"a new subnet must have the shapes of an extracted one, but in {supernet.space.format(architecture)} "
+                f"{key!r} is {new.get(key, 'missing')} in the new one and {extracted.get(key, 'missing')} in the "
+                "other.",
             )
 
 
-def _form(module: nn.Module) -> dict[str, tuple[int, ...]]:
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
     return {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}

@@ -1,4 +1,4 @@
-"""What must hold for a search space: its architectures and their texts."""
+"""The checks of a search space: its architectures and their texts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from naspipe.testing.subject import SEED, Subject
 from naspipe.testing.watching import global_generators_untouched
 
 DRAWS = 100
-"""Random architectures looked at."""
+"""Number of random architectures."""
 
 checks = CheckList(as_in_training)
 
 
 @checks()
 def random_architectures_are_valid(subject: Subject) -> None:
-    """Random architectures are valid, and the same key draws the same one."""
+    """Random architectures are valid, and equal keys draw equal architectures."""
     space: SearchSpace = subject.make()
     with global_generators_untouched("drawing an architecture", torch_too=False):
         drawn = some_architectures(space, DRAWS)
@@ -30,18 +30,18 @@ def random_architectures_are_valid(subject: Subject) -> None:
         require(again == architecture, f"one key must draw one architecture, but drew {architecture!r} and {again!r}.")
         require(
             space.architecture(dict(architecture)) == architecture,
-            f"the space must read its own architecture {architecture!r} back as it is.",
+            f"the space must accept its own architecture {architecture!r} unchanged.",
         )
 
 
 @checks("random_architectures_are_valid")
 def json_goes_both_ways(subject: Subject) -> None:
-    """An architecture's JSON is read back as the same architecture, and has one canonical text."""
+    """The JSON of an architecture is read back as the same architecture, and is canonical."""
     space: SearchSpace = subject.make()
     for architecture in some_architectures(space, DRAWS):
         text = architecture.to_json()
         found = space.parse(text)
-        require(found == architecture, f"parse must read JSON too, but made {found!r} of {text}.")
+        require(found == architecture, f"parse must read JSON too, but turned {text} into {found!r}.")
         turned = dict(reversed(list(json.loads(text).items())))
         canonical = space.architecture(Architecture(turned)).to_json()
         require(canonical == text, f"an architecture must have one JSON, but has {text} and {canonical}.")
@@ -49,7 +49,7 @@ def json_goes_both_ways(subject: Subject) -> None:
 
 @checks("random_architectures_are_valid")
 def texts_go_both_ways(subject: Subject) -> None:
-    """Different architectures have different texts; a text form of the space's own is read back by parse."""
+    """Different architectures have different texts; if the space overrides format, parse reads its texts."""
     space: SearchSpace = subject.make()
     owners: dict[str, Architecture] = {}
     for architecture in [*telling_architectures(space, DRAWS), *some_architectures(space, DRAWS)]:
@@ -60,7 +60,8 @@ def texts_go_both_ways(subject: Subject) -> None:
         other = owners.setdefault(text, architecture)
         require(
             other == architecture,
-            f"format must tell architectures apart, but gives {text!r} for {dict(other)!r} and {dict(architecture)!r}.",
+            f"format must distinguish architectures, but gives {text!r} for {dict(other)!r} and "
+            f"{dict(architecture)!r}.",
         )
     if type(space).format is SearchSpace.format:
         return
@@ -74,7 +75,7 @@ def texts_go_both_ways(subject: Subject) -> None:
 
 @checks("random_architectures_are_valid")
 def drawings_name_their_nodes(subject: Subject) -> None:
-    """The graph that reports draw has different nodes, and edges between them."""
+    """The nodes of a drawing have different names, and its edges join them."""
     space: SearchSpace = subject.make()
     for architecture in telling_architectures(space, 20):
         graph = space.graph(architecture)

@@ -1,4 +1,4 @@
-"""What must hold for a search strategy."""
+"""The checks of a search strategy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from naspipe.testing.watching import global_generators_untouched, kept_generator
 from naspipe.usercode import calling
 
 PROPOSALS = 40
-"""Architectures asked for in each search, at least; and three generations."""
+"""Proposals of each search, at least; and at least three generations."""
 
 ONE: tuple[Direction, ...] = ("maximize",)
 TWO: tuple[Direction, ...] = ("maximize", "minimize")
@@ -27,12 +27,12 @@ checks = CheckList()
 
 
 def value_of(architecture: Architecture, objective: int) -> float:
-    """Return the value of an architecture, in [0, 1): a function of its text."""
+    """Return the value of an objective for an architecture, in [0, 1): a function of its JSON."""
     return derive_key(SEED, "value", architecture.to_json(), objective) / 2**63
 
 
 class Search:
-    """A search that is under way."""
+    """A search with a strategy that is checked."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Search:
         self._told = 0
 
     def step(self, failing: bool = False) -> list[Architecture]:
-        """Ask and tell once; return what was proposed."""
+        """Ask and tell once; return the proposals. If ``failing``, every third trial fails."""
         size = self.strategy.generation_size
         objectives = f"{len(self.directions)} objective{'s' if len(self.directions) > 1 else ''}"
         where = f"on {type(self.space).__name__} with {objectives}, ask()"
@@ -88,8 +88,8 @@ def searches(subject: Subject, directions: tuple[Direction, ...], seed: int = SE
     """Yield a search on each space that the strategy accepts.
 
     Raises:
-        ConformanceError: It accepts none.
-        NotApplicableError: It accepts none with several objectives.
+        ConformanceError: It accepts no space.
+        NotApplicableError: It accepts no space with several objectives.
     """
     refusals = []
     for space in spaces_for(subject):
@@ -109,7 +109,7 @@ def searches(subject: Subject, directions: tuple[Direction, ...], seed: int = SE
 
 
 def proposals(search: Search, failing: bool = False) -> list[Architecture]:
-    """Return what a search proposes, in order."""
+    """Return the proposals of a search, in order."""
     found: list[Architecture] = []
     steps = 0
     while len(found) < PROPOSALS or steps < 3:
@@ -128,7 +128,7 @@ def _compare(search: Search, expected: list[Architecture], found: list[Architect
 
 
 def accepted(subject: Subject) -> list[tuple[Direction, ...]]:
-    """Return the directions that a strategy can be started with: of one objective, and of two unless it refuses."""
+    """Return the directions that a strategy accepts: those of one objective, and those of two unless it refuses."""
     try:
         next(searches(subject, TWO))
     except NotApplicableError:
@@ -138,21 +138,21 @@ def accepted(subject: Subject) -> list[tuple[Direction, ...]]:
 
 @checks()
 def one_objective_can_be_searched(subject: Subject) -> None:
-    """With one objective, every proposal is a valid architecture, generation_size of them at a time."""
+    """With one objective, ask returns generation_size valid architectures."""
     for search in searches(subject, ONE):
         proposals(search)
 
 
 @checks("one_objective_can_be_searched")
 def two_objectives_can_be_searched(subject: Subject) -> None:
-    """The same holds with two objectives, one to maximise and one to minimise, unless start refuses them."""
+    """With two objectives, one to maximise and one to minimise, the same holds, unless start refuses them."""
     for search in searches(subject, TWO):
         proposals(search)
 
 
 @checks("one_objective_can_be_searched")
 def failed_trials_can_be_told(subject: Subject) -> None:
-    """A search goes on where some trials failed, that is, have no values."""
+    """A search continues after failed trials, which have no values."""
     for search in searches(subject, ONE):
         proposals(search, failing=True)
 
@@ -183,7 +183,7 @@ def the_last_start_counts(subject: Subject) -> None:
 
 @checks("the_same_seed_proposes_the_same")
 def searches_do_not_disturb_each_other(subject: Subject) -> None:
-    """A search proposes the same while another one goes on in between."""
+    """A search proposes the same if another one runs in between."""
     alone = [[search.step() for _ in range(3)] for search in searches(subject, ONE)]
     others = list(searches(subject, ONE, SEED + 1))
     for search, other, expected in zip(searches(subject, ONE), others, alone, strict=True):
@@ -194,7 +194,7 @@ def searches_do_not_disturb_each_other(subject: Subject) -> None:
 
 @checks("the_same_seed_proposes_the_same")
 def no_global_generator_is_used(subject: Subject) -> None:
-    """Nothing uses a global generator, and what is proposed does not change with its state."""
+    """No method uses a global generator, and proposals do not depend on its state."""
     with kept_generators():
         stir_generators(1)
         with global_generators_untouched("start, ask and tell"):
@@ -215,7 +215,7 @@ def fingerprint(subject: Subject) -> list[list[str]]:
 
 @checks("the_same_seed_proposes_the_same")
 def another_process_proposes_the_same(subject: Subject) -> None:
-    """A process of its own, with another order of hashing, proposes the same."""
+    """Another process, with another hash seed, proposes the same."""
     here, there = fingerprint(subject), ask_elsewhere(fingerprint, subject)
     for one, other in zip(here, there, strict=True):
         for index, (expected, found) in enumerate(zip(one, other, strict=True)):

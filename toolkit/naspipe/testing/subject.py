@@ -1,4 +1,4 @@
-"""Subject: a plug-in that is checked, how to make it, and what it is checked with."""
+"""Subject: a plug-in that is checked, with its parameters, its task and its space."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEED = 0
 """The seed of everything in the kit."""
 
 FILE_PREFIX = "naspipe_file_"
-"""How the names of modules begin that were imported by their file."""
+"""The prefix of the names of modules that were imported by their file."""
 
 
 @dataclass(eq=False)
@@ -35,13 +35,13 @@ class Subject:
     """A plug-in to check.
 
     Attributes:
-        plugin: Its class, its registered name, or a reference as ``file.py:Class``.
-        parameters: Those of its constructor, as a configuration gives them.
-        task: For a space or an objective the task that gives its batches. For anything else it has no effect.
-        space: For a task the space that its loss is checked with; for an objective the space that it is taken of,
-            by default nasbench201; for a sampler or a strategy the one
-            space that it is for, instead of those of the kit. For anything else it has no effect.
-        only: The kind in which a name is looked up, should there be several of it.
+        plugin: Its class, its registered name, or a reference such as ``file.py:Class``.
+        parameters: The parameters of its constructor, as in a configuration.
+        task: For a space or an objective: the task that gives the batches. It has no effect for other kinds.
+        space: For a task: a space that gives outputs for its loss. For an objective: the space of the measured
+            architectures, by default nasbench201. For a sampler or a strategy: the only space that it is for, instead
+            of those of the kit. It has no effect for other kinds.
+        only: The kind of a name that several kinds have.
     """
 
     plugin: type | str
@@ -55,7 +55,7 @@ class Subject:
         """The class.
 
         Raises:
-            PluginError: There is none of this name, or it is no plug-in.
+            PluginError: There is no plug-in of this name, or the class is not one.
         """
         if isinstance(self.plugin, str):
             owners = registries_of(self.plugin)
@@ -75,7 +75,7 @@ class Subject:
         return self.registry.kind
 
     def make(self) -> Any:
-        """Return a new object of it.
+        """Construct the plug-in.
 
         Raises:
             PluginError: It refuses its parameters.
@@ -85,10 +85,10 @@ class Subject:
 
     @cached_property
     def reference(self) -> str:
-        """How another process finds the class: ``module:Class``, or ``file.py:Class``.
+        """The reference by which another process finds the class: ``module:Class``, or ``file.py:Class``.
 
         Raises:
-            PluginError: It cannot.
+            PluginError: Another process cannot find it.
         """
         cls = self.cls
         module = sys.modules.get(cls.__module__)
@@ -96,7 +96,7 @@ class Subject:
         if path is None or "." in cls.__qualname__ or getattr(module, cls.__qualname__, None) is not cls:
             raise PluginError(
                 f"other processes find a plug-in by file or module and class, but {cls.__module__}.{cls.__qualname__} "
-                "is no class at the top of a file. Put it there."
+                "is not a class at the top of a file. Put it there."
             )
         by_file = cls.__module__ == "__main__" or cls.__module__.startswith(FILE_PREFIX)
         return f"{Path(path).resolve() if by_file else cls.__module__}:{cls.__qualname__}"
@@ -108,12 +108,12 @@ class Subject:
 
     @property
     def section(self) -> dict[str, Any]:
-        """How a configuration names it."""
+        """Its section of a configuration."""
         return {"name": self.reference, **self.parameters}
 
     @cached_property
     def task_subject(self) -> Subject:
-        """The task of a space or an objective: digits, if none is given."""
+        """The task of a space or an objective; by default digits."""
         return as_subject(self.task if self.task is not None else "digits", "task")
 
     @cached_property
@@ -123,7 +123,7 @@ class Subject:
 
     @cached_property
     def loaded(self) -> tuple[Task, Splits]:
-        """A task that has been loaded, and its data: of a task itself, of a space or an objective its task.
+        """The task and its data: for a task itself, for a space or an objective its task.
 
         Raises:
             TaskError: The data cannot be loaded.
@@ -134,7 +134,7 @@ class Subject:
         return task, load_splits(task, SEED)
 
     def is_like(self, other: Subject) -> bool:
-        """Tell whether another subject is the same plug-in, checked with the same."""
+        """Tell whether another subject is the same plug-in with the same parameters, task and space."""
         return self._key() == other._key()
 
     def _key(self) -> tuple[object, ...]:
@@ -145,7 +145,7 @@ class Subject:
         return self.cls, json.dumps(dict(self.parameters), sort_keys=True), *others
 
     def to_json(self) -> dict[str, Any]:
-        """Return what another process makes the same plug-in from."""
+        """Return a description from which another process constructs the same plug-in."""
         return {
             "reference": self.reference,
             "file": self.file,
@@ -155,10 +155,10 @@ class Subject:
         }
 
     def prepare(self) -> None:
-        """Find and construct what is needed, before anything is checked.
+        """Find and construct the plug-in, its task and its space, before any check.
 
         Raises:
-            InputError: Something cannot be found or constructed, or the data of the space's task cannot be loaded.
+            InputError: One cannot be found or constructed, or the data of the task cannot be loaded.
         """
         self.make()
         if self.kind in ("space", "objective"):
@@ -168,10 +168,10 @@ class Subject:
 
 
 def as_subject(plugin: Subject | type | str, kind: str) -> Subject:
-    """Return a plug-in as a subject, if it is one of a kind.
+    """Return a plug-in as a subject, if it is of this kind.
 
     Raises:
-        PluginError: It is not.
+        PluginError: It is of another kind.
     """
     subject = plugin if isinstance(plugin, Subject) else Subject(plugin)
     if subject.only is None:
@@ -182,10 +182,10 @@ def as_subject(plugin: Subject | type | str, kind: str) -> Subject:
 
 
 def _validated(cls: type, title: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with their defaults, as a resolved configuration holds them.
+    """Return the parameters and all defaults, as in a resolved configuration.
 
     Raises:
-        InputError: One is unknown, missing or wrong; it says which.
+        InputError: A parameter is unknown, missing or wrong.
     """
     known = parameters_of(cls)
     model = parameters_model(title, known)

@@ -1,4 +1,4 @@
-"""What must hold for a task."""
+"""The checks of a task."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from naspipe.testing.subject import SEED, Subject
 from naspipe.testing.watching import changes, global_generators_untouched, kept_generators, stir_generators
 
 SAMPLES = 8
-"""Samples of the batches looked at, at most."""
+"""Samples of a batch in the checks, at most."""
 
 MOST = 2_000
-"""Samples of a split that are compared one by one, at most."""
+"""Samples of a split that are compared, at most."""
 
 DUPLICATES = 0.05
-"""Share of equal samples up to which data counts as made of different ones."""
+"""Share of equal samples that data may have."""
 
 TOLERANCE = 1e-5
-"""Relative tolerance of sums: those of parts are summed in another order than those of the whole."""
+"""Relative tolerance of sums: two halves are summed in another order than the whole."""
 
 checks = CheckList(as_in_training)
 
@@ -48,7 +48,7 @@ def _splits(splits: Splits) -> dict[str, Dataset]:
 
 
 def _batches(data: Dataset) -> Iterator[tuple[list[int], int]]:
-    """Yield indices and keys of a few batches of a split, the last of one sample."""
+    """Yield indices and keys of a few batches of a split; the last has one sample."""
     count = len(data)
     order = draw_permutation(keyed_random(SEED, "samples"), count)
     for number, size in enumerate((SAMPLES, SAMPLES, 3, 1)):
@@ -64,7 +64,7 @@ def _digest(batch: Any) -> str:
 
 
 def _digests(splits: Splits) -> dict[str, list[str]]:
-    """Return size and some batches of every split."""
+    """Return the size and the digests of some batches of every split."""
     return {
         name: [f"{len(data)} samples", *(_digest(data.batch(indices, key)) for indices, key in _batches(data))]
         for name, data in _splits(splits).items()
@@ -73,7 +73,7 @@ def _digests(splits: Splits) -> dict[str, list[str]]:
 
 @checks()
 def the_splits_have_samples(subject: Subject) -> None:
-    """Load returns three splits with samples, whose batches hold as many as were asked for."""
+    """Load returns three splits with samples, and a batch has a sample for each index."""
     for name, data in _splits(subject.loaded[1]).items():
         for indices, key in _batches(data):
             batch = data.batch(indices, key)
@@ -89,7 +89,7 @@ def the_splits_have_samples(subject: Subject) -> None:
 
 @checks("the_splits_have_samples")
 def batches_depend_on_their_key_alone(subject: Subject) -> None:
-    """A batch is a function of indices and key: not of the batches before it, nor of a global generator."""
+    """A batch depends on indices and key only, not on earlier batches or a global generator."""
     for name, data in _splits(load_splits(subject.make(), SEED)).items():
         asked = list(_batches(data))
         with kept_generators():
@@ -102,11 +102,11 @@ def batches_depend_on_their_key_alone(subject: Subject) -> None:
                 batch = data.batch(indices, key)
                 require(
                     _digest(batch) == expected,
-                    f"a batch must be a function of its indices and key, but batch() of {name} gives something else "
-                    f"for {len(indices)} samples and key {key} another time. Draw from "
+                    f"a batch must be a function of its indices and key, but batch() of {name} gives another result "
+                    f"for {len(indices)} samples and key {key} in a second call. Draw from "
                     "torch.Generator().manual_seed(key), and return copies.",
                 )
-                # Whoever got a batch may change it.
+                # The receiver of a batch may change it.
                 for tensor in pytree.tree_leaves(batch.inputs):
                     if isinstance(tensor, Tensor):
                         tensor.zero_()
@@ -114,7 +114,7 @@ def batches_depend_on_their_key_alone(subject: Subject) -> None:
 
 @checks("batches_depend_on_their_key_alone")
 def loading_again_gives_the_same(subject: Subject) -> None:
-    """Load gives the same splits for the same seed, whatever global generators hold, and leaves those alone."""
+    """Load gives equal splits for equal seeds, and neither reads nor changes global generators."""
     with kept_generators():
         stir_generators(1)
         with global_generators_untouched("load"):
@@ -127,32 +127,32 @@ def loading_again_gives_the_same(subject: Subject) -> None:
             for name, expected in first.items():
                 require(
                     again[name] == expected,
-                    f"the same seed must give the same splits, but {what} loads another {name} split. Draw from "
+                    f"equal seeds must give equal splits, but {what} loads another {name} split. Draw from "
                     "naspipe.keyed_random, or from a torch.Generator with a seed.",
                 )
 
 
 def fingerprint(subject: Subject) -> dict[str, list[str]]:
-    """Return what must be the same in every process."""
+    """Return values that must be equal in all processes."""
     with as_in_training():
         return _digests(load_splits(subject.make(), SEED))
 
 
 @checks("loading_again_gives_the_same")
 def another_process_loads_the_same(subject: Subject) -> None:
-    """A process of its own, with another order of hashing, loads the same splits and batches."""
+    """Another process, with another hash seed, loads equal splits and batches."""
     here, there = fingerprint(subject), ask_elsewhere(fingerprint, subject)
     for name, expected in here.items():
         require(
             there[name] == expected,
-            f"every process must load the same data, but the {name} split differs in another one. Does it depend on "
+            f"all processes must load the same data, but the {name} split differs in another one. Does it depend on "
             "the order of a set, on hash(), or on the order in which files are listed?",
         )
 
 
 @checks("the_splits_have_samples")
 def splits_share_no_samples(subject: Subject) -> None:
-    """No two splits share samples, as far as equal inputs tell; a few duplicates in the data are let pass."""
+    """No two splits share samples, as judged by equal inputs; a few duplicates in the data are allowed."""
     samples = {
         name: [_digest(Batch(data.batch([index], 0).inputs, None)) for index in range(min(len(data), MOST))]
         for name, data in _splits(subject.loaded[1]).items()
@@ -160,7 +160,7 @@ def splits_share_no_samples(subject: Subject) -> None:
     for name, digests in samples.items():
         if 1 - len(set(digests)) / len(digests) > DUPLICATES:
             raise NotApplicableError(
-                f"the {name} split itself has many equal samples, so that shared ones cannot be told"
+                f"the {name} split itself has many equal samples, so shared samples cannot be recognised"
             )
     for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
         known = set(samples[one])
@@ -168,12 +168,12 @@ def splits_share_no_samples(subject: Subject) -> None:
         require(
             shared <= DUPLICATES * min(len(samples[one]), len(samples[other])),
             f"splits must not share samples, but {shared} of {len(samples[other])} samples of {other} are in {one} "
-            "too. The search would be judged by what it was trained on.",
+            "too. Models would be evaluated on samples of their training.",
         )
 
 
 def _judged(subject: Subject) -> tuple[Task, Any, Any]:
-    """Return a task, and outputs and targets to judge, from the training split."""
+    """Return a task, with outputs and targets of some samples of the training split."""
     task, splits = subject.loaded
     count = min(len(splits.train), SAMPLES)
     if count < 2:
@@ -187,8 +187,8 @@ def _judged(subject: Subject) -> tuple[Task, Any, Any]:
     return task, _invent(task, batch.targets, splits), batch.targets
 
 
-def _add_measures_of_module(subject: Subject, totals: dict[str, float]) -> None:
-    """Add what the task measures of a module that it may run as it likes."""
+def _add_sums_of_module(subject: Subject, totals: dict[str, float]) -> None:
+    """Add the sums of the task's ``measure_module`` for a subnet."""
     assert subject.space_subject is not None
     task, splits = subject.loaded
     supernet = Supernet(subject.space_subject.make(), SEED)
@@ -198,14 +198,14 @@ def _add_measures_of_module(subject: Subject, totals: dict[str, float]) -> None:
 
 
 def _invent(task: Task, targets: Any, splits: Splits) -> Any:
-    """Return outputs for targets where no space says what they are."""
+    """Return random outputs that fit the targets, where no space is given."""
     generator = torch.Generator().manual_seed(SEED)
     if isinstance(task, ClassificationTask):
         known = splits.train.batch(list(range(min(len(splits.train), MOST))), key=0).targets
         return torch.randn(len(targets), int(known.max()) + 1, generator=generator)
     if isinstance(targets, Tensor) and targets.is_floating_point():
         return torch.randn(targets.shape, generator=generator, dtype=targets.dtype)
-    raise NotApplicableError("what its outputs look like is not known: give a space that fits the task")
+    raise NotApplicableError("the shape of its outputs is not known: give a space that fits the task")
 
 
 def _parts(outputs: Any, targets: Any) -> list[Batch]:
@@ -218,7 +218,7 @@ def _same(whole: float, parts: float) -> bool:
 
 @checks("the_splits_have_samples")
 def the_loss_is_a_sum_over_samples(subject: Subject) -> None:
-    """The loss is a scalar with a gradient, and that of a batch is the sum of those of its halves (within 1e-5)."""
+    """The loss is a scalar with a gradient, and a batch has the sum of the losses of its halves (within 1e-5)."""
     task, outputs, targets = _judged(subject)
     tracked = pytree.tree_map(
         lambda v: v.detach().clone().requires_grad_() if isinstance(v, Tensor) and v.is_floating_point() else v, outputs
@@ -241,7 +241,7 @@ def the_loss_is_a_sum_over_samples(subject: Subject) -> None:
 
 @checks("the_splits_have_samples")
 def the_weight_adds_up(subject: Subject) -> None:
-    """The weight of a batch is a number above 0, and the sum of those of its halves."""
+    """The weight of a batch is above 0, and is the sum of the weights of its halves."""
     task, splits = subject.loaded
     data = splits.train
     if len(data) < 2:
@@ -261,7 +261,7 @@ def the_weight_adds_up(subject: Subject) -> None:
 
 @checks("the_splits_have_samples")
 def measures_add_up(subject: Subject) -> None:
-    """What measure returns of a batch is the sum of what it returns of its halves (within 1e-5)."""
+    """The result of measure for a batch is the sum of its results for the halves (within 1e-5)."""
     task, outputs, targets = _judged(subject)
     what = f"{type(task).__name__}.measure"
     whole = as_mapping(task.measure(outputs, targets), task, "measure")
@@ -284,7 +284,7 @@ def measures_add_up(subject: Subject) -> None:
 
 @checks("the_loss_is_a_sum_over_samples", "the_weight_adds_up", "measures_add_up")
 def metrics_cover_the_directions(subject: Subject) -> None:
-    """Metrics returns a finite number for everything that directions names."""
+    """Metrics returns a finite number for every metric in directions."""
     task, outputs, targets = _judged(subject)
     try:
         directions = read_directions(task)
@@ -296,13 +296,13 @@ def metrics_cover_the_directions(subject: Subject) -> None:
     with torch.no_grad():
         add_batch_sums(totals, task, outputs, targets)
         if subject.space_subject is not None:
-            _add_measures_of_module(subject, totals)
+            _add_sums_of_module(subject, totals)
     found = as_mapping(task.metrics(totals), task, "metrics")
     for metric in directions:
         value = as_number(found.get(metric))
         require(
             value is not None and math.isfinite(value),
-            f"{name}.metrics must return a finite number for everything that directions names, but {metric!r} is "
+            f"{name}.metrics must return a finite number for every metric in directions, but {metric!r} is "
             f"{found.get(metric, 'missing')!r}. It returned {dict(found)!r}.",
         )
 

@@ -1,4 +1,4 @@
-"""Watching what a plug-in must not touch: global generators, clocks, and the state of objects."""
+"""Observation of effects that a plug-in must not have: on global generators, clocks, and the state of objects."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from naspipe.testing.check import ConformanceError
 CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time")
 """The functions of ``time`` that are watched."""
 
-# What has no state of its own.
+# Types whose objects are not compared.
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
 @contextlib.contextmanager
 def global_generators_untouched(what: str, torch_too: bool = True) -> Iterator[None]:
-    """Fail if something draws from a global generator, or sets it; they are put back.
+    """Fail if a global generator is used or set within this context.
 
     Args:
-        what: What runs, for the message.
-        torch_too: Watch torch's generator as well; the runtime keys it for blocks, which may draw from it.
+        what: The code that runs, for the message.
+        torch_too: Whether to watch torch's generator too. Blocks may use it, since the runtime seeds it for them.
 
     Raises:
-        ConformanceError: It did.
+        ConformanceError: A generator was used.
     """
     before = _generators(torch_too)
     yield
@@ -36,12 +36,12 @@ def global_generators_untouched(what: str, torch_too: bool = True) -> Iterator[N
     if touched:
         raise ConformanceError(
             f"{what} must draw from keys of the seed alone, but used the global generator of {', '.join(touched)}. "
-            "Use naspipe.keyed_random, or a generator of its own that is seeded by naspipe.derive_key."
+            "Use naspipe.keyed_random, or another generator that is seeded by naspipe.derive_key."
         )
 
 
 def stir_generators(number: int) -> None:
-    """Set the global generators to something else, so that whatever draws from them differs."""
+    """Set the global generators to another state, so that draws from them differ."""
     random.seed(number)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -53,7 +53,7 @@ def stir_generators(number: int) -> None:
 
 @contextlib.contextmanager
 def kept_generators() -> Iterator[None]:
-    """Put the global generators back afterwards."""
+    """Restore the global generators when the context ends."""
     python = random.getstate()
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     arrays = None if numpy is None else numpy.random.get_state()
@@ -81,7 +81,7 @@ def _generators(torch_too: bool) -> dict[str, object]:
 
 @contextlib.contextmanager
 def clocks_watched() -> Iterator[list[str]]:
-    """Yield the list of the clocks of ``time`` that are read meanwhile."""
+    """Yield a list to which every clock of ``time`` is added that is read within this context."""
     read: list[str] = []
     originals = {name: getattr(time, name) for name in CLOCKS}
 
@@ -102,9 +102,9 @@ def clocks_watched() -> Iterator[list[str]]:
 
 
 def changes(before: Any, after: Any, path: str = "", seen: set[int] | None = None) -> Iterator[str]:
-    """Yield the paths at which a value differs from a deep copy of it that was made before.
+    """Yield the paths at which a value differs from an earlier deep copy of it.
 
-    Objects are compared by their attributes, tensors by their bits, and what has neither by equality.
+    Objects are compared by their attributes, tensors by their bits, and other values by equality.
     """
     seen = set() if seen is None else seen
     if id(after) in seen:

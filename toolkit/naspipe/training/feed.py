@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from naspipe.config.schema import TrainingConfig
 from naspipe.errors import TrainingError
 from naspipe.space import Architecture
-from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_parts, split_batch
+from naspipe.tasks.data import Batch, Dataset, EpochOrder, move_batch, require_splittable, split_batch
 from naspipe.tasks.task import Task
 from naspipe.training.subnet_stream import DrawnSubnet, SubnetStream
 
@@ -49,7 +49,7 @@ class SubnetFeed:
         Raises:
             InputError: A batch would have fewer samples than micro-batches.
         """
-        require_parts(len(data), config.batch_size, config.microbatches, "training.microbatches")
+        require_splittable(len(data), config.batch_size, config.microbatches, "training.microbatches")
         self._order = EpochOrder(data, config.batch_size, seed, "train")
         self._stream = stream
         self._task = task

@@ -1,1 +1,1 @@
-"""Text tasks: translation and language models, from texts that a machine already has."""
+"""Text tasks: translation and language models, from texts that need no download."""

@@ -1,4 +1,4 @@
-"""BLEU of what a module translates by itself: greedy decoding, and sums that corpus BLEU is computed from.
+"""BLEU of a module's own translations: greedy decoding, and the sums from which corpus BLEU is computed.
 
 Shapes: N sentences, S source tokens, T target tokens so far, V ids.
 """
@@ -14,47 +14,47 @@ from naspipe.tasks.text.extra import import_extra
 from naspipe.tasks.text.sequence import BEGIN, END, PAD, UNKNOWN
 
 ORDERS = 4
-"""The longest n-grams that BLEU counts."""
+"""The length of the longest n-grams in BLEU."""
 
 _LENGTH, _REFERENCE = "bleu_length", "bleu_reference_length"
 
 
 def decode_greedily(module: nn.Module, source: Tensor, max_length: int) -> list[list[int]]:
-    """Translate by taking the most likely token, again and again.
+    """Translate token by token, always with the most likely token.
 
-    The module is a black box, so each token runs the whole of it again on the sentences that go on.
+    Each token is a forward of the whole module on the sentences that have no end yet.
 
     Args:
         module: Called with (source (N, S), target so far (N, T)); returns logits (N, T, V).
         source: (N, S), padded.
-        max_length: Tokens at most, the end included.
+        max_length: Tokens of a translation at most, including the end.
 
     Returns:
-        For each sentence its tokens, without begin and end.
+        The tokens of each sentence, without begin and end.
     """
     count = len(source)
     written = torch.full((count, max_length), PAD, dtype=torch.long, device=source.device)
-    going = torch.arange(count, device=source.device)
+    unfinished = torch.arange(count, device=source.device)
     so_far = torch.full((count, 1), BEGIN, dtype=torch.long, device=source.device)
     for place in range(max_length):
-        logits = module((source[going], so_far))[:, -1].float().clone()
-        # Never an answer: they would only fill the place of a word.
+        logits = module((source[unfinished], so_far))[:, -1].float().clone()
+        # These ids are not words.
         logits[:, [PAD, BEGIN, UNKNOWN]] = -torch.inf
         tokens = logits.argmax(dim=-1)
-        written[going, place] = tokens
-        goes_on = tokens != END
-        going, so_far = going[goes_on], torch.cat([so_far, tokens[:, None]], dim=1)[goes_on]
-        if not len(going):
+        written[unfinished, place] = tokens
+        continues = tokens != END
+        unfinished, so_far = unfinished[continues], torch.cat([so_far, tokens[:, None]], dim=1)[continues]
+        if not len(unfinished):
             break
     return [[token for token in row if token not in (PAD, END)] for row in written.tolist()]
 
 
 def count_matches(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Return the sums over sentences of which corpus BLEU is a function.
+    """Return the sums over sentences from which corpus BLEU is computed.
 
     Args:
-        translations: What a module wrote.
-        references: What it should have written, one for each.
+        translations: The translations of a module.
+        references: The correct translation of each.
 
     Raises:
         TaskError: ``sacrebleu`` is missing.
@@ -69,10 +69,10 @@ def count_matches(translations: Sequence[str], references: Sequence[str]) -> dic
 
 
 def corpus_bleu(sums: Mapping[str, float]) -> float | None:
-    """Return BLEU in [0, 100] of the sums of all sentences, by sacrebleu's own formula; None if there are none.
+    """Return BLEU in [0, 100] from the sums over all sentences, by sacrebleu; None if there are no sentences.
 
-    The default of sacrebleu: tokens by the rules of mteval-v13a, exponential smoothing (Post, A call for clarity in
-    reporting BLEU scores, 2018).
+    The settings are sacrebleu's defaults: tokens as in mteval-v13a, exponential smoothing (Post, "A Call for Clarity in
+    Reporting BLEU Scores", 2018).
     """
     if not sums.get(_REFERENCE):
         return None

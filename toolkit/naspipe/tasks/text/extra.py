@@ -1,4 +1,4 @@
-"""What the text tasks need beyond NASPipe itself: the packages of the extra ``text``."""
+"""Optional packages of the text tasks: those of the extra ``text``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from naspipe.errors import TaskError
 
 EXTRA = "text"
-"""Its name in ``pip install 'naspipe[text]'``."""
+"""The name of the extra, as in ``pip install 'naspipe[text]'``."""
 
 
 def import_extra(module: str, use: str) -> Any:
     """Import a package of the extra.
 
     Args:
-        module: Its name.
-        use: What it is needed for, as a part of a sentence.
+        module: Name of the module.
+        use: The feature that needs it, as the subject of a sentence.
 
     Raises:
         TaskError: It is not installed, or cannot be imported.
@@ -32,5 +32,5 @@ def import_extra(module: str, use: str) -> Any:
 
 
 def version_of(package: str) -> str:
-    """Return the version of an installed package, for a cache's key."""
+    """Return the version of an installed package, for the key of a cache."""
     return importlib.metadata.version(package)

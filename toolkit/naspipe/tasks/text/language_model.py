@@ -1,4 +1,4 @@
-"""The language-model task: the next character or subword of a text."""
+"""The language-model task: predict the next character or subword of a text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from naspipe.tasks.text.sources import TOPICS, read_text
 from naspipe.tasks.text.tokens import Characters, Subwords, learn_subwords
 
 PREPARATION = "1"
-"""Version of how a text is encoded; another one makes the cache prepare again."""
+"""Version of the encoding of texts; a change makes the cache invalid."""
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 class LanguageModel(SequenceTask):
-    """The next token of a text; by default of Python's own language reference, which every Python has."""
+    """Prediction of the next token of a text; by default the text is the language reference that comes with Python."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class LanguageModel(SequenceTask):
         test: Fraction = 0.1,
         cache: str | None = None,
     ) -> None:
-        """Choose the text and what its tokens are.
+        """Choose the text and its tokens.
 
         Args:
-            text: pydoc, sword:MODULE, or a text file.
+            text: pydoc, sword:MODULE, or the path of a text file.
             tokens: characters, or subwords by byte-pair encoding.
-            vocabulary: Ids at most; rarer characters are unknown. Give the space the same.
-            length: Tokens of a sample.
-            validation: Fraction of the text, before the test's, that the search looks at.
-            test: Fraction of the text, its end, for the final test.
-            cache: Folder of what is prepared; by default that of NASPIPE_CACHE or XDG_CACHE_HOME.
+            vocabulary: Number of ids at most; rarer characters are unknown. The space needs the same number.
+            length: Tokens in a sample.
+            validation: Fraction of the text for validation, which the search uses; it comes before the test's.
+            test: Fraction of the text for the final test; it is the end of the text.
+            cache: Folder for prepared data; by default that of NASPIPE_CACHE or XDG_CACHE_HOME.
         """
         super().__init__(vocabulary)
         self.text = text
@@ -57,10 +57,10 @@ class LanguageModel(SequenceTask):
         self.cache = cache
 
     def load(self, seed: int) -> Splits:
-        """Return inputs (N, T) and targets (N, T), the same tokens one place later; the seed changes nothing.
+        """Return inputs (N, T) and targets (N, T), which are shifted by one token; the seed has no effect.
 
-        Each split is one stretch of the text: training, validation, test. Its windows of T tokens follow each other,
-        so that each token is a target once; what is left over at a split's end is not used.
+        The text is divided into three stretches: training, validation, test. Each is divided into windows of T tokens,
+        so every token is a target once. An incomplete window at the end of a stretch is not used.
         """
         folder = cache_folder(self.cache)
         if self.tokens == "subwords":
@@ -80,7 +80,6 @@ class LanguageModel(SequenceTask):
                 f"length = {self.length} and the token after it. Choose a longer text, a smaller length, or other "
                 "fractions for validation and test."
             )
-        # Two views of one tensor.
         flat, size = ids.long(), count * self.length
         return TensorDataset(flat[:size].view(count, -1), flat[1 : size + 1].view(count, -1))
 
@@ -89,7 +88,7 @@ class LanguageModel(SequenceTask):
         return {name: torch.tensor(characters.encode(text)) for name, text in stretches.items()}
 
     def _subwords(self, stretches: Mapping[str, str], folder: Path) -> Mapping[str, Tensor]:
-        """Return the ids of each stretch: its lines encoded, each followed by the id of the end."""
+        """Return the ids of each stretch: its encoded lines, each followed by the id of the end."""
         from safetensors.torch import load, save
 
         lines = {name: text.split("\n") for name, text in stretches.items()}
@@ -99,7 +98,7 @@ class LanguageModel(SequenceTask):
             tensors = {}
             for name, rows in lines.items():
                 ids = [token for row in subwords.encode(rows) for token in (*row, END)]
-                # The last line of a stretch is broken off, so no end follows it.
+                # The last line of a stretch is incomplete, so it has no end.
                 tensors[name] = torch.tensor(ids[:-1], dtype=torch.int32)
             return save(tensors)
 

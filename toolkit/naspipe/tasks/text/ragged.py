@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one tensor, and batches of pairs of them, padded."""
+"""Sequences of different lengths in one tensor, and padded batches of pairs of sequences."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from naspipe.tasks.text.tokens import Subwords
 
 
 class Ragged:
-    """Sequences of ids, one after the other."""
+    """Sequences of ids, concatenated."""
 
     def __init__(self, ids: Tensor, ends: Tensor) -> None:
-        """Keep them.
+        """Keep the tensors.
 
         Args:
-            ids: (tokens,), int32, of all sequences.
-            ends: (sequences,), int64, where each ends.
+            ids: (tokens,), int32: the ids of all sequences.
+            ends: (sequences,), int64: the index after the last id of each sequence.
         """
         self.ids = ids
         self.ends = ends
 
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
-        """Return sequences packed."""
+        """Concatenate sequences."""
         lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
         flat = [token for sequence in sequences for token in sequence]
         return cls(torch.tensor(flat, dtype=torch.int32), lengths.cumsum(0))
@@ -42,7 +42,7 @@ class Ragged:
 
 
 class PairDataset:
-    """Pairs of sequences for a sequence-to-sequence model that is taught by the right answer so far."""
+    """Pairs of sequences for a sequence-to-sequence model that is trained by teacher forcing."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class PairDataset:
         texts: Sequence[str],
         subwords: Subwords,
     ) -> None:
-        """Choose pairs.
+        """Choose the pairs of a split.
 
         Args:
-            source: What is translated.
-            target: What it is translated to.
-            places: Which pairs belong to this split, in its order.
-            max_length: Tokens at most of each sequence of a batch, begin or end included.
+            source: The sources of all pairs.
+            target: The targets of all pairs.
+            places: Indices of the pairs of this split, in its order.
+            max_length: Tokens of a sequence in a batch at most, including begin or end.
             texts: The texts of all targets.
-            subwords: Their encoding.
+            subwords: The encoding of the texts.
         """
         self._source = source
         self._target = target
@@ -74,14 +74,14 @@ class PairDataset:
         return len(self._places)
 
     def references(self, start: int, count: int) -> list[str]:
-        """Return the whole texts of some targets that follow each other, none of them cut off."""
+        """Return the texts of consecutive targets, in full length."""
         return [self._texts[place] for place in self._places[start : start + count]]
 
     def batch(self, indices: Sequence[int], key: int) -> Batch:
-        """Return inputs (source, target so far) and targets, each (N, its longest) of int64, padded with 0.
+        """Return inputs (source, target so far) and targets, each (N, longest), int64, padded with 0.
 
-        A source ends with the id of the end. The target so far starts with that of the begin, and lacks
-        the last token of the targets; so the logits at place t are of token t.
+        A source ends with the id of the end. The target so far starts with the id of the begin and lacks the last token
+        of the targets. So the logits at position t are for token t.
         """
         begin, end = torch.tensor([BEGIN]), torch.tensor([END])
         sources, shifted, targets = [], [], []

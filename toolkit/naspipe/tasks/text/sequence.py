@@ -1,4 +1,4 @@
-"""Sequences of tokens: cross-entropy, perplexity and accuracy over all that is not padding.
+"""Sequences of tokens: cross-entropy, perplexity and accuracy over all tokens except padding.
 
 Shapes: N samples, T tokens, V ids.
 """
@@ -16,10 +16,10 @@ from naspipe.errors import TaskError
 from naspipe.tasks.task import Direction, Task
 
 PAD, BEGIN, END, UNKNOWN = range(4)
-"""The ids below all others: padding, begin and end of a sequence, and what the vocabulary lacks."""
+"""The special ids: padding, begin and end of a sequence, and a token that is not in the vocabulary."""
 
 NUM_SPECIAL = 4
-"""How many of them there are: the first id of a real token."""
+"""The number of special ids, and so the first id of an ordinary token."""
 
 
 class SequenceTask(Task):
@@ -29,12 +29,12 @@ class SequenceTask(Task):
     """
 
     def __init__(self, vocabulary: int, label_smoothing: float = 0.0) -> None:
-        """Choose what the loss is.
+        """Choose the loss.
 
         Args:
-            vocabulary: Ids that there may be; the outputs have at least as many logits.
-            label_smoothing: Probability in [0, 1) that the loss spreads over all ids (Szegedy et al.,
-                Rethinking the Inception architecture, 2016).
+            vocabulary: Number of ids; the outputs have at least as many logits.
+            label_smoothing: Probability in [0, 1) that the loss distributes over all ids (Szegedy et al., "Rethinking
+                the Inception Architecture", 2016).
         """
         self.vocabulary = vocabulary
         self.label_smoothing = label_smoothing
@@ -49,7 +49,7 @@ class SequenceTask(Task):
         return float((targets != PAD).sum().item())
 
     def measure(self, outputs: Any, targets: Any) -> Mapping[str, float]:
-        """Return the summed plain cross-entropy, and the number of tokens that are most likely and right."""
+        """Return the summed plain cross-entropy, and the number of tokens whose most likely prediction is correct."""
         logits, tokens = self._flatten(outputs, targets)
         right = (logits.argmax(dim=-1) == tokens) & (tokens != PAD)
         return {
@@ -63,7 +63,7 @@ class SequenceTask(Task):
         return {
             "accuracy": totals["correct"] / totals["weight"],
             "loss": totals["loss"] / totals["weight"],
-            # Beyond this a float overflows.
+            # Above about 700 the exponential overflows.
             "perplexity": math.exp(entropy) if entropy < 700 else math.inf,
         }
 
@@ -78,8 +78,7 @@ class SequenceTask(Task):
         tokens = tuple(targets.shape)
         if not isinstance(shape, tuple) or shape[:-1] != tokens or shape[-1] < self.vocabulary:
             raise TaskError(
-                f"outputs must be logits of shape (samples, tokens, ids), with one of each token of targets "
-                f"{tokens} and of each of {self.vocabulary} ids, but are {shape}. Give the space and the task "
-                "the same vocabulary."
+                f"outputs must be logits of shape (samples, tokens, ids), for targets of shape {tokens} and at least "
+                f"{self.vocabulary} ids, but are {shape}. Give the space and the task the same vocabulary."
             )
         return outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)

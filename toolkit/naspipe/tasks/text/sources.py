@@ -1,4 +1,4 @@
-"""Sources of text: files, SWORD modules, and the standard library's help topics."""
+"""Sources of text: files, SWORD modules, and the help topics of Python's standard library."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from naspipe.errors import TaskError
 from naspipe.tasks.text.sword import find_modules, read_verses
 
 SWORD = "sword:"
-"""What a source starts with that is a SWORD module; the rest is its name."""
+"""The prefix of the name of a SWORD module."""
 
 ENGLISH, SPANISH = f"{SWORD}engWEB2015eb", f"{SWORD}spaRV1909eb"
 """The World English Bible and the Reina-Valera of 1909."""
 
 TOPICS = "pydoc"
-"""The source that every Python has: about 465,000 characters of its language reference."""
+"""The text that comes with Python: about 465,000 characters of its language reference."""
 
 
 def read_pairs(source: str, target: str, cache: Path) -> list[tuple[str, str]]:
-    """Return pairs of texts that mean the same; a pair of which a side is empty is left out.
+    """Return pairs of a text and its translation; pairs with an empty side are left out.
 
     Args:
         source: A SWORD module as ``sword:NAME``, or the path of a text file.
-        target: The same kind; a module is aligned by verse, a file by line.
-        cache: Folder in which what is slow to read is kept.
+        target: A source of the same kind; modules are aligned by verse, files by line.
+        cache: Folder for texts that are slow to read.
 
     Raises:
-        TaskError: One is missing or malformed, or the two do not fit each other.
+        TaskError: A source is missing or malformed, or the two do not match.
     """
     if source.startswith(SWORD) != target.startswith(SWORD):
         raise TaskError(
@@ -57,7 +57,7 @@ def read_text(source: str, cache: Path) -> str:
 
     Args:
         source: ``pydoc``, a SWORD module as ``sword:NAME``, or the path of a text file.
-        cache: Folder in which what is slow to read is kept.
+        cache: Folder for texts that are slow to read.
 
     Raises:
         TaskError: It is missing or malformed.
@@ -70,10 +70,10 @@ def read_text(source: str, cache: Path) -> str:
 
 
 def read_file(path: str) -> str:
-    """Return a file of UTF-8 with every line's end as one newline, and none after the last line.
+    """Return the text of a UTF-8 file, with one newline between lines and none after the last line.
 
     Raises:
-        TaskError: It is missing, or no UTF-8.
+        TaskError: It is missing, or is not UTF-8.
     """
     try:
         text = Path(path).expanduser().read_bytes().decode("utf-8-sig")

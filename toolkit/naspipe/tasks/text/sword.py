@@ -18,16 +18,16 @@ from naspipe.tasks.text.extra import import_extra, version_of
 from naspipe.wording import listing
 
 READER = "1"
-"""Version of what is made of a module's markup; another one makes the cache read again."""
+"""Version of the conversion of markup to text; a change makes the cache invalid."""
 
 _PACKAGES = {
     "engWEB2015eb": "sword-text-web",
     "engKJV2006eb": "sword-text-kjv",
     "spaRV1909eb": "sword-text-sparv",
 }
-"""The Debian package of each module that is known to be aligned with the others."""
+"""The Debian packages of modules that are known to be aligned with each other."""
 
-# Not a part of the verse: foot notes, headings, other readings, and what is appended after the last verse.
+# Markup that is not text of the verse: foot notes, headings, variant readings, and a glossary after the last verse.
 _APPENDIX = re.compile(r"<div\b[^>]*\btype=\"glossary\".*", re.DOTALL)
 _ASIDE = re.compile(r"<(note|title|rdg|figure|catchWord)\b[^>]*(?:/>|>.*?</\1>)", re.DOTALL)
 _BREAK = re.compile(r"</?(?:l|lb|lg|p|div|item|list|chapter|speaker|milestone)\b[^>]*>")
@@ -36,7 +36,7 @@ _SPACE_BEFORE = re.compile(r" (?=[,.;:!?)”])")
 
 
 def sword_folder() -> Path:
-    """Return where the modules are: the environment variable ``SWORD_PATH``, or where Debian puts them."""
+    """Return the folder of the modules: that of the environment variable ``SWORD_PATH``, or Debian's."""
     return Path(os.environ.get("SWORD_PATH", "/usr/share/sword"))
 
 
@@ -44,8 +44,8 @@ def read_verses(module: str, cache: Path) -> dict[str, str]:
     """Return the verses of a module by reference, in the module's order.
 
     Args:
-        module: Its name.
-        cache: Folder in which the verses are kept.
+        module: Name of the module.
+        cache: Folder for the verses.
 
     Raises:
         TaskError: The module or the package ``pysword`` is missing, or the module cannot be read.
@@ -58,7 +58,7 @@ def read_verses(module: str, cache: Path) -> dict[str, str]:
 
     verses: dict[str, str] = json.loads(cached(cache, f"sword-{module}", key, make))
     if not verses:
-        raise TaskError(f"a text must have verses, but SWORD module {module!r} in {sword_folder()} has none.")
+        raise TaskError(f"a SWORD module must have verses, but {module!r} in {sword_folder()} has none.")
     return verses
 
 
@@ -66,9 +66,9 @@ def verses_of(found: Any, module: str, books: Sequence[str] | None = None) -> It
     """Yield reference and text of every verse that is not empty.
 
     Args:
-        found: The installed modules.
-        module: The name of one.
-        books: The books to read by their names, or None: all.
+        found: The installed modules, from ``find_modules``.
+        module: The name of a module.
+        books: Names of the books to read, or None: all.
 
     Raises:
         TaskError: The module cannot be read.
@@ -76,7 +76,7 @@ def verses_of(found: Any, module: str, books: Sequence[str] | None = None) -> It
     markup = str(found.parse_modules()[module].get("sourcetype", ""))
     try:
         bible = found.get_bible_from_module(module)
-        # It unpacks a whole book for each verse; with the last ones kept, a text takes 3 seconds and not 60.
+        # pysword unpacks a whole book for each verse. With this cache, a text takes 3 seconds instead of 60.
         if hasattr(bible, "_decompressed_text"):
             bible._decompressed_text = functools.lru_cache(maxsize=2)(bible._decompressed_text)
         for testament in bible.get_structure().get_books().values():
@@ -101,13 +101,13 @@ def plain_text(markup: str) -> str:
 
 
 def find_modules(names: Sequence[str]) -> Any:
-    """Return pysword's view of the installed modules.
+    """Return the installed modules, as an object of pysword.
 
     Args:
-        names: The modules that must be among them.
+        names: Modules that must be installed.
 
     Raises:
-        TaskError: ``pysword`` or a module is missing; all that are missing are named.
+        TaskError: ``pysword`` or a module is missing; the message names all missing modules.
     """
     found = import_extra("pysword.modules", "reading a SWORD module").SwordModules(str(sword_folder()))
     try:
@@ -117,7 +117,7 @@ def find_modules(names: Sequence[str]) -> Any:
     missing = [name for name in names if name not in there]
     if missing:
         packages = [_PACKAGES[name] for name in missing if name in _PACKAGES]
-        # Where an unknown module may be had is not known; these are what a user may have meant.
+        # The package of an unknown module is not known, so the message suggests the known packages.
         debian = " ".join(packages or _PACKAGES.values())
         raise TaskError(
             f"SWORD modules must be installed, but {sword_folder()} lacks {listing(missing)}. It has "
@@ -128,7 +128,7 @@ def find_modules(names: Sequence[str]) -> Any:
 
 
 def _fingerprint(found: Any, module: str) -> list[str]:
-    """Return what a module's text depends on: its settings and the content of its files."""
+    """Return everything that the text of a module depends on: its settings, and the digests of its files."""
     settings = found.parse_modules()[module]
     folder = sword_folder() / str(settings.get("datapath", ""))
     prints = [json.dumps(settings, sort_keys=True)]

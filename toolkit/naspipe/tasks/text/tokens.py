@@ -1,7 +1,6 @@
 """Tokens: byte-pair encoding learnt from training text, or single characters.
 
-Both are functions of the text and the size of the vocabulary alone: the same in every process, on any number of
-threads.
+Both depend only on the text and the size of the vocabulary, not on the process or the number of threads.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from naspipe.tasks.text.extra import import_extra
 from naspipe.tasks.text.sequence import BEGIN, END, NUM_SPECIAL, PAD
 
 _SPECIAL = ("<pad>", "<begin>", "<end>", "\u2047")
-"""What the ids below ``NUM_SPECIAL`` are called; an unknown character is written as a double question mark."""
+"""Names of the special ids; an unknown character is decoded as a double question mark."""
 
 
 def most_frequent_characters(texts: Iterable[str], limit: int) -> list[str]:
-    """Return the characters that occur most often, at most ``limit``, in the order of their code points.
+    """Return the most frequent characters, at most ``limit``, sorted by code point.
 
-    Of two that occur equally often, the one of the smaller code point counts as more frequent.
+    Of two equally frequent characters, the one with the smaller code point is preferred.
     """
     counts: Counter[str] = Counter()
     for text in texts:
@@ -30,14 +29,14 @@ def most_frequent_characters(texts: Iterable[str], limit: int) -> list[str]:
 
 
 class Characters:
-    """One token a character."""
+    """An encoding with one token for each character."""
 
     def __init__(self, text: str, vocabulary: int) -> None:
-        """Take the characters of a text.
+        """Assign ids to the characters of a text.
 
         Args:
             text: The training text.
-            vocabulary: Ids at most, the special ones among them; rarer characters are unknown.
+            vocabulary: Number of ids at most, including the special ones; rarer characters are unknown.
         """
         known = most_frequent_characters([text], vocabulary - NUM_SPECIAL)
         self._ids = {character: NUM_SPECIAL + place for place, character in enumerate(known)}
@@ -48,20 +47,20 @@ class Characters:
 
 
 def learn_subwords(texts: Sequence[str], vocabulary: int) -> str:
-    """Learn a byte-pair encoding (Sennrich et al., Neural machine translation of rare words, 2016).
+    """Learn a byte-pair encoding (Sennrich et al., "Neural Machine Translation of Rare Words", 2016).
 
     Texts are split at spaces and at punctuation; a space belongs to the word after it.
 
     Args:
-        texts: The training texts; no others may influence the vocabulary.
-        vocabulary: Ids at most, the special ones among them. Short texts may give fewer.
+        texts: The training texts.
+        vocabulary: Number of ids at most, including the special ones. Short texts may give fewer.
 
     Returns:
         The encoding as JSON, for ``Subwords``.
     """
     tokenizers = import_extra("tokenizers", "byte-pair encoding")
-    # Chosen here, since the trainer cuts off characters of equal frequency in no fixed order.
-    # Every text begins as if with a space, which is written as a character of its own.
+    # The alphabet is chosen here, since the trainer's choice among equally frequent characters is not deterministic.
+    # The tokenizer puts a space before every text, and replaces spaces by this character.
     characters = ("\u2581" + text.replace(" ", "\u2581") for text in texts)
     alphabet = most_frequent_characters(characters, vocabulary - NUM_SPECIAL)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=_SPECIAL[-1]))
@@ -87,15 +86,15 @@ class Subwords:
         """Read an encoding.
 
         Args:
-            learnt: What ``learn_subwords`` returned.
+            learnt: The result of ``learn_subwords``.
         """
         self._tokenizer: Any = import_extra("tokenizers", "byte-pair encoding").Tokenizer.from_str(learnt)
-        # Otherwise a text that holds "<end>" would end there.
+        # Otherwise the text "<end>" would be encoded as the special id.
         self._tokenizer.encode_special_tokens = True
 
     @property
     def size(self) -> int:
-        """Number of ids, the special ones among them."""
+        """Number of ids, including the special ones."""
         return int(self._tokenizer.get_vocab_size())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -103,7 +102,7 @@ class Subwords:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of some ids, up to the first end; padding and begin are left out."""
+        """Return the text of ids, up to the first end; padding and begin are left out."""
         kept = []
         for token in ids:
             if token == END:

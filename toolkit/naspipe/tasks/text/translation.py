@@ -1,4 +1,4 @@
-"""The translation task: from one text to another, aligned by verse or by line."""
+"""The translation task: two texts, aligned by verse or by line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from naspipe.tasks.text.sources import ENGLISH, SPANISH, read_pairs
 from naspipe.tasks.text.tokens import Subwords, learn_subwords
 
 PREPARATION = "1"
-"""Version of how pairs are encoded; another one makes the cache prepare again."""
+"""Version of the encoding of pairs; a change makes the cache invalid."""
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -44,15 +44,15 @@ class Translation(SequenceTask):
         """Choose texts, tokens and splits.
 
         Args:
-            source: What is translated: sword:MODULE, or a text file.
+            source: The text to translate: sword:MODULE, or the path of a text file.
             target: Its translation: sword:MODULE, or a text file with as many lines.
-            vocabulary: Ids of both languages at most; give the space the same.
-            max_length: Tokens at most of a sentence; the rest is cut off.
-            validation: Fraction of the pairs that the search looks at.
+            vocabulary: Number of ids of both languages together at most; the space needs the same number.
+            max_length: Tokens of a sentence at most; longer ones are truncated.
+            validation: Fraction of the pairs for validation, which the search uses.
             test: Fraction of the pairs for the final test.
-            label_smoothing: Probability that the loss spreads over all ids.
-            bleu_sentences: Sentences of a split that are translated for BLEU, which is slow; 0 is none.
-            cache: Folder of what is prepared; by default that of NASPIPE_CACHE or XDG_CACHE_HOME.
+            label_smoothing: Probability that the loss distributes over all ids.
+            bleu_sentences: Sentences of a split that are translated for BLEU, which is slow; 0: no BLEU.
+            cache: Folder for prepared data; by default that of NASPIPE_CACHE or XDG_CACHE_HOME.
         """
         super().__init__(vocabulary, label_smoothing)
         self.source = source
@@ -66,7 +66,7 @@ class Translation(SequenceTask):
     def load(self, seed: int) -> Splits:
         """Return inputs (source (N, S), target so far (N, T)) and targets (N, T), ids padded with 0.
 
-        Validation and test are in random order, so that their first sentences stand for all.
+        Validation and test are in random order, so that their first sentences are a random sample for BLEU.
         """
         if self.bleu_sentences:
             import_extra("sacrebleu", "BLEU (set bleu_sentences=0 to do without it)")
@@ -84,9 +84,9 @@ class Translation(SequenceTask):
         )
 
     def measure_module(self, module: nn.Module, batch: Batch, dataset: Any, start: int) -> Mapping[str, float]:
-        """Translate the sentences that are among the first ``bleu_sentences`` of the split, and count matches.
+        """Translate the first ``bleu_sentences`` of the split, as far as they are in this batch, and count matches.
 
-        The module sees the source only, cut off at ``max_length``, and what it is compared with is the whole text.
+        The module gets only the source, truncated to ``max_length``. Its translation is compared with the full text.
         """
         count = min(len(batch.targets), self.bleu_sentences - start)
         if count <= 0:
@@ -95,13 +95,13 @@ class Translation(SequenceTask):
         return count_matches([dataset.subwords.decode(ids) for ids in written], dataset.references(start, count))
 
     def metrics(self, totals: Mapping[str, float]) -> Mapping[str, float]:
-        """Return those of sequences, and BLEU in [0, 100] of what was translated."""
+        """Return the metrics of sequences, and BLEU in [0, 100] of the translated sentences."""
         bleu = corpus_bleu(totals)
         return {**super().metrics(totals), **({} if bleu is None else {"bleu": bleu})}
 
     @property
     def directions(self) -> Mapping[str, Direction]:
-        """BLEU is better when larger."""
+        """BLEU is better when larger; the other metrics are those of sequences."""
         return {**super().directions, **({"bleu": "maximize"} if self.bleu_sentences else {})}
 
     def _prepare(

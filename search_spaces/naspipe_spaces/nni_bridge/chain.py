@@ -1,4 +1,4 @@
-"""From a graph to a chain of modules, cut where little has to be passed on."""
+"""A graph as a chain of modules, with boundaries where few values pass."""
 
 from __future__ import annotations
 
@@ -13,65 +13,65 @@ from naspipe_spaces.nni_bridge.conversion import holds_choices
 
 
 class Chain:
-    """A model's graph as a chain of modules: each but the last passes on what later ones need.
+    """The graph of a model as a chain of modules; each but the last returns all values that later modules need.
 
-    That is one value, or a tuple of several.
+    This is one value, or a tuple of several.
 
     Attributes:
-        modules: The modules, in order; together they hold every parameter of the model that the graph uses.
-        widths: Number of values passed on at each boundary.
+        modules: The modules, in order; together they have all parameters that the graph uses.
+        widths: Number of values that pass at each boundary.
     """
 
     def __init__(self, model: nn.Module, graph: fx.Graph, most: int | None) -> None:
-        """Cut.
+        """Divide the graph.
 
         Args:
             model: The converted model.
             graph: Its graph.
-            most: The most values to pass at a boundary; by default the fewest that any boundary between two
-                choices can do with.
+            most: Number of values that may pass at a boundary, at most; by default the smallest number that some
+                boundary between two choices has.
         """
         nodes = list(graph.nodes)
         self._inputs, self._output = nodes[0], nodes[-1]
         self._nodes = nodes[1:-1]
         self._model = model
         self._places = {node: place for place, node in enumerate(self._nodes)}
-        cuts = self._choose(most)
-        bounds = [0, *cuts, len(self._nodes)]
-        self.widths = [len(self._alive(cut)) for cut in cuts]
+        boundaries = self._choose(most)
+        bounds = [0, *boundaries, len(self._nodes)]
+        self.widths = [len(self._alive(boundary)) for boundary in boundaries]
         self.modules = [self._module(start, stop) for start, stop in itertools.pairwise(bounds)]
 
     def _last_use(self, node: fx.Node) -> int:
         return max((len(self._nodes) if user is self._output else self._places[user] for user in node.users), default=0)
 
-    def _alive(self, cut: int) -> list[fx.Node]:
-        """Return the values made before a position and used from it on."""
-        return [node for node in (self._inputs, *self._nodes[:cut]) if self._last_use(node) >= cut]
+    def _alive(self, place: int) -> list[fx.Node]:
+        """Return the values that are made before a place in the graph, and used there or later."""
+        return [node for node in (self._inputs, *self._nodes[:place]) if self._last_use(node) >= place]
 
     def _choose(self, most: int | None) -> list[int]:
-        """Return the positions to cut at."""
+        """Return the places of the boundaries."""
         choosing = [place for place, node in enumerate(self._nodes) if self._chooses(node)]
         if not choosing:
             return []
         allowed = self._allowed()
-        widths = {cut: len(self._alive(cut)) for cut in sorted(allowed)}
+        widths = {place: len(self._alive(place)) for place in sorted(allowed)}
 
         def best(start: int, stop: int, late: bool = False) -> int | None:
-            inside = [cut for cut in widths if start < cut <= stop]
+            inside = [place for place in widths if start < place <= stop]
             return min(reversed(inside) if late else inside, key=widths.__getitem__, default=None)
 
         between = [best(one, other) for one, other in itertools.pairwise(choosing)]
-        found = [cut for cut in between if cut is not None]
+        found = [place for place in between if place is not None]
         if most is None:
-            most = min((widths[cut] for cut in found), default=1)
+            most = min((widths[place] for place in found), default=1)
         ends = [best(0, choosing[0], late=True), best(choosing[-1], len(self._nodes) - 1)]
-        return sorted(cut for cut in (*found, *ends) if cut is not None and widths[cut] <= most)
+        return sorted(place for place in (*found, *ends) if place is not None and widths[place] <= most)
 
     def _chooses(self, node: fx.Node) -> bool:
         return node.op == "call_module" and holds_choices(self._model.get_submodule(str(node.target)))
 
     def _allowed(self) -> set[int]:
-        """Return where a cut passes tensors only and parts no parameter from another use of it."""
+        """Return the places where only tensors pass, and that separate no two uses of one parameter."""
         allowed = set(range(1, len(self._nodes)))
         for node in self._nodes:
             if self._is_number(node):
@@ -92,7 +92,7 @@ class Chain:
         return []
 
     def _is_number(self, node: fx.Node) -> bool:
-        """Tell whether a value may be no tensor: a shape, or what is computed from numbers alone."""
+        """Tell whether a value may be something other than a tensor, such as a shape or a result of numbers."""
         if node.op == "call_method" and node.target in ("size", "dim", "numel", "stride", "item"):
             return True
         if node.op != "call_function":
@@ -103,7 +103,7 @@ class Chain:
         return bool(sources) and all(self._is_number(source) for source in sources)
 
     def _module(self, start: int, stop: int) -> nn.Module:
-        """Return the module of some of the nodes."""
+        """Return the module of the nodes from ``start`` to ``stop``."""
         graph = fx.Graph()
         values = self._unpack(graph, self._alive(start) if start else [self._inputs])
         for node in self._nodes[start:stop]:
