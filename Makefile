@@ -10,7 +10,11 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/naspipe run
 
-test: lint types pytest
+# Types are checked beside the tests; what mypy says comes after them.
+test: lint
+	@said=$$(mktemp); $(BIN)/mypy > $$said 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory pytest; tested=$$?; \
+	wait $$types; typed=$$?; cat $$said; rm -f $$said; exit $$((tested || typed))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

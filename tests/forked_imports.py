@@ -1,7 +1,6 @@
 """What the process that forks imports before its first fork."""
 
 import pytest  # noqa: F401
-import sklearn.datasets  # noqa: F401
 import torch._dynamo  # noqa: F401  # The first optimizer of a process imports it.
 
 import naspipe.runs.run

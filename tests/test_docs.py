@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import sklearn.datasets
 from torch import nn
 
 import naspipe
 from naspipe import registry
 from naspipe.cli.app import app
 from naspipe.config.schema import RunConfig
+from naspipe.tasks import digits
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -40,10 +40,8 @@ SHORT = [
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the documents' code run as it stands, but on few samples and with short configurations."""
-    data, load = sklearn.datasets.load_digits(), naspipe.load_config
-    for name in ("data", "images", "target"):
-        data[name] = data[name][:FEW]
-    monkeypatch.setattr("sklearn.datasets.load_digits", lambda *arguments, **more: data)
+    table, load = digits._read_table()[:FEW], naspipe.load_config
+    monkeypatch.setattr(digits, "_read_table", lambda: table)
 
     def load_short(path: str, overrides: Sequence[str]) -> RunConfig:
         return load(path, [*overrides, *SHORT, *(["space.channels=2"] if path == "examples/digits.yaml" else [])])

@@ -165,30 +165,15 @@ def left_in(run: Path) -> list[str]:
     return [path.name for path in run.rglob(".*") if path.name != ".lock"]
 
 
-def test_two_nodes_give_the_bits_of_one_process_and_a_finished_run_has_nothing_to_resume(
-    tmp_path: Path, undisturbed: Run
-) -> None:
-    with two_nodes(tmp_path, start(tmp_path)) as nodes:
-        assert [node.wait() for node in nodes] == [0, 0], [node.text for node in nodes]
-    assert sorted(node.leads for node in nodes) == [False, True]
-    assert results(Run.open(tmp_path / "run")) == results(undisturbed)
-    assert left_in(tmp_path / "run") == []
-    # Without a retrained model there is something to do, but nothing to train.
-    shutil.rmtree(tmp_path / "run" / "best")
-    shutil.rmtree(tmp_path / "run" / "retrain")
-    with two_nodes(tmp_path, ["resume", "run"]) as nodes:
-        assert [node.wait() for node in nodes] == [0, 0], [node.text for node in nodes]
-    assert results(Run.open(tmp_path / "run")) == results(undisturbed)
-
-
 @pytest.mark.parametrize("lost", ["leader", "follower"])
-def test_a_lost_node_ends_the_other_with_a_message_and_the_run_goes_on(
+def test_a_lost_node_ends_the_other_with_a_message_and_the_resumed_run_has_the_bits_of_one_process(
     lost: str, tmp_path: Path, undisturbed: Run
 ) -> None:
     with two_nodes(tmp_path, start(tmp_path), pause=0.1) as nodes:
         wait_for(lambda: has_checkpoint(tmp_path), nodes)
         [killed] = [node for node in nodes if node.leads == (lost == "leader")]
         [other] = [node for node in nodes if node is not killed]
+        assert sorted(node.leads for node in nodes) == [False, True]
         begin = time.monotonic()
         killed.process.kill()
         assert other.wait() not in (0, None)
@@ -202,6 +187,7 @@ def test_a_lost_node_ends_the_other_with_a_message_and_the_run_goes_on(
     else:
         with two_nodes(tmp_path, ["resume", "run"]) as nodes:
             assert [node.wait() for node in nodes] == [0, 0], [node.text for node in nodes]
+        assert sorted(node.leads for node in nodes) == [False, True]
         resumed = Run.open(tmp_path / "run")
     assert results(resumed) == results(undisturbed)
     assert left_in(tmp_path / "run") == []
@@ -319,10 +305,17 @@ def test_those_who_follow_end_as_the_leader_does(raised: BaseException, code: in
         assert f"ended with code {code}; its output says why" in str(ended)
 
 
-def test_those_who_follow_end_when_there_is_nothing_to_train(orders: TCPStore) -> None:
+def test_those_who_follow_end_when_there_is_nothing_to_train(
+    orders: TCPStore, tmp_path: Path, undisturbed: Run
+) -> None:
+    run = shutil.copytree(undisturbed.path, tmp_path / "run")
+    # Without a retrained model there is something to do, but nothing to train.
+    shutil.rmtree(run / "best")
+    shutil.rmtree(run / "retrain")
     with torchrun.leading():
-        pass
+        reopen(run).resume()
     torchrun.follow()
+    assert results(Run.open(run)) == results(undisturbed)
 
 
 def test_a_leader_that_is_lost_while_others_wait_is_reported(orders: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
