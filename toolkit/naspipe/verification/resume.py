@@ -125,7 +125,7 @@ def verify_resuming(
         place = group.index(writer)
         # Others first; a combination without others resumes its own training.
         heirs = [*group[place + 1 :], *group[:place]] or [writer]
-        yield _check(writer, one, [(heir, contexts[heir]) for heir in heirs], *references[kind])
+        yield _check(writer, one, [(heir, contexts[heir]) for heir in heirs], *references[kind], watch)
 
 
 def _check(
@@ -134,20 +134,21 @@ def _check(
     heirs: Sequence[tuple[Combination, RunContext]],
     reference: str,
     expected: TracedTraining,
+    watch: Watch,
 ) -> ResumeVerdict:
     """Train once, and resume from each checkpoint under the next heir."""
     subnets = context.config.training.subnets
     with tempfile.TemporaryDirectory(prefix="naspipe-") as temporary:
         files = TrainingFiles(Path(temporary) / "written")
         files.root.mkdir()
-        outcome = train_once(with_checkpoints(context, math.ceil(subnets / INTERVALS)), files.root)
+        outcome = train_once(with_checkpoints(context, math.ceil(subnets / INTERVALS)), files.root, watch)
         difference = find_difference(expected, outcome)
         written = Verdict(*writer, outcome, find_violations(outcome.trace), reference, difference)
         continuations = []
         for number, subnet in enumerate(reversed(CheckpointFolder(files.checkpoints).indices())):
             heir, heir_context = heirs[number % len(heirs)]
             own = TrainingFiles(Path(temporary) / str(subnet))
-            bits, difference = _resume(files, own, subnet, heir_context, expected)
+            bits, difference = _resume(files, own, subnet, heir_context, expected, watch)
             continuations.append(Continuation(subnet, heir, bits, difference))
     contract = outcome.trace.contract
     reason = "" if continuations else f"{subnets} subnets cannot be divided under {contract}"
@@ -155,7 +156,7 @@ def _check(
 
 
 def _resume(
-    written: TrainingFiles, files: TrainingFiles, subnet: int, context: RunContext, expected: Bits
+    written: TrainingFiles, files: TrainingFiles, subnet: int, context: RunContext, expected: Bits, watch: Watch
 ) -> tuple[Bits, str]:
     """Resume from one of the checkpoints in another folder; return the bits, and how they differ."""
     shutil.copytree(written.root, files.root)
@@ -163,7 +164,7 @@ def _resume(
     for later in checkpoints.indices():
         if later > subnet:
             checkpoints.remove(later)
-    result = train_supernet(with_checkpoints(context, None), files, record=True)
+    result = train_supernet(with_checkpoints(context, None), files, record=True, watch=watch)
     bits = read_bits(result, files)
     first = min(planned.action.subnet for planned, *_ in result.actions)
     if first != subnet:
