@@ -12,7 +12,9 @@ import yaml
 from conftest import Command
 
 import naspipe
-from naspipe.cli.app import app, default_config, plugins
+from naspipe.cli.app import app
+from naspipe.cli.plugins import plugins
+from naspipe.cli.run_commands import default_config
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,7 +43,7 @@ def test_run_ends_with_architecture_scores_files_and_the_next_commands(
     code, text, errors = command("run", config, "--out", out)
     assert (code, errors) == (0, "")
     lines = text.splitlines()
-    assert lines[0] == f"Run folder: {out}"
+    assert lines[:2] == [f"Checking {config}", f"Run folder: {out}"]
     for title in ("Training", "Search", "Retraining"):
         assert 2 <= sum(line.startswith(title) for line in lines) <= 12
     last = dict(line.split(maxsplit=1) for line in lines[-8:-1] if not line.startswith("Best"))
@@ -193,7 +195,7 @@ def test_a_run_whose_reader_has_gone_goes_on(config: Path, tmp_path: Path) -> No
         _, errors = process.communicate("\n", timeout=120)
     assert (process.returncode, errors) == (
         0,
-        "Warning: nothing reads the output any more; the run goes on.\n",
+        "Warning: nothing reads the output any more; the command continues.\n",
     )
     assert (tmp_path / "out" / "best" / "metrics.json").exists()
 
@@ -204,7 +206,9 @@ def test_warnings_are_plain_lines(command: Command, config: Path) -> None:
     config.write_text(text)
     code, _, errors = command("validate", config, "--set", "executor.name=sequential")
     assert code == 0
-    assert errors.startswith("Warning: executor.options of 'other' are dropped")
+    first, second, *_ = errors.splitlines()
+    assert first == f"Checking {config}"
+    assert second.startswith("Warning: executor.options of 'other' are dropped")
 
 
 def test_plugins_lists_every_kind_and_one_broken_plugin_disturbs_no_other(
@@ -270,6 +274,42 @@ def test_progress_bars_are_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) 
         watch(Progress("train", 2, 2, "loss 0.5"))
     assert "Training" in screen.getvalue()
     assert "2/2" in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "doing"),
+    [("run", "Checking"), ("train", "Checking"), ("resume", "Opening"), ("search", "Opening"),
+     ("retrain", "Opening"), ("rank-check", "Opening")],
+)  # fmt: skip
+def test_the_first_line_of_a_command_names_its_input(command: Command, tmp_path: Path, name: str, doing: str) -> None:
+    code, text, errors = command(name, tmp_path / "none")
+    assert (code, text) == (2, f"{doing} {tmp_path / 'none'}\n")
+    assert errors.startswith("Error: ")
+
+
+@pytest.mark.parametrize("name", ["validate", "plan", "verify", "compare"])
+def test_the_output_of_a_command_that_prints_data_has_nothing_else(command: Command, tmp_path: Path, name: str) -> None:
+    code, text, errors = command(name, tmp_path / "none")
+    assert (code, text) == (2, "")
+    assert errors.startswith(f"Checking {tmp_path / 'none'}\nError: ")
+
+
+def test_the_first_line_does_not_wait_for_torch(config: Path) -> None:
+    code = (
+        "import builtins, sys; from naspipe.cli.app import main\n"
+        "builtins.print = lambda *text, **more: sys.exit('torch' in sys.modules)\n"
+        f"sys.argv = ['naspipe', 'run', {str(config)!r}]; main()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_progress_beside_a_table_goes_to_standard_error(command: Command, config: Path) -> None:
+    options = ("--executors", "csp", "--stages", "2", "--subnets", 4, "--set", "executor.costs=flops")
+    code, text, errors = command("verify", config, *options)
+    assert (code, len(text.splitlines())) == (0, 1 + 2 + 1)
+    first, second, *trainings = errors.splitlines()
+    assert [first, second] == [f"Checking {config}", "Counting the FLOPs of every layer"]
+    assert [line.split()[:2] for line in trainings] == [["Training", "2/4"], ["Training", "4/4"]] * 2
 
 
 def test_the_default_example_is_the_shipped_one_and_valid(command: Command) -> None:

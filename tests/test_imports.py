@@ -105,7 +105,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 @pytest.mark.parametrize(
     "module",
     ["naspipe", "naspipe.space", "naspipe.executors.sequential", "naspipe.pipeline.planner",
-     "naspipe.registry", "naspipe.config", "naspipe.cli.app", "naspipe_strategies.spaced"],
+     "naspipe.registry", "naspipe.config", "naspipe.cli.app", "naspipe.cli.measurements", "naspipe_strategies.spaced"],
 )  # fmt: skip
 def test_pure_modules_do_not_import_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
@@ -114,9 +114,10 @@ def test_pure_modules_do_not_import_torch(module: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["import naspipe.runs.run", "from naspipe.tasks.digits import Digits; Digits().load(0)"],
-    ids=["runs", "digits"],
-)
+    ["import naspipe.runs.run", "from naspipe.tasks.digits import Digits; Digits().load(0)",
+     "import naspipe.report.page", "import naspipe.cli.result"],
+    ids=["runs", "digits", "report", "results"],
+)  # fmt: skip
 def test_what_is_slow_to_import_waits_until_it_is_used(code: str) -> None:
     slow = ("optuna", "plotly", "scipy", "sklearn", "tokenizers", "nni")
     ask = f"import sys; {code}; sys.exit(' '.join(set({slow!r}) & set(sys.modules)))"

@@ -230,7 +230,7 @@ def test_the_text_of_an_architecture_goes_both_ways() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("basic_k3", "has 6 blocks, separated by '/', but the text has 1"),
+        ("basic_k3", "must have 6 blocks, separated by '/', but has 1"),
         ("/".join(["basic_k9"] * 6), "decision 'block0' has no option 'basic_k9'"),
         ("{", "must be JSON"),
     ],

@@ -150,7 +150,7 @@ def test_the_command_prints_a_table_and_ends_with_1_if_something_differs(
     assert "writes 2, 4, 6" in text
     assert text.count("equals sequential on 1 stage, in-process") == 8
     assert "cannot be resumed: under stale(1)" in text
-    assert text.endswith("What went on from checkpoints equals what was not broken off.\n")
+    assert text.endswith("The trainings that were resumed from checkpoints equal those that were not interrupted.\n")
     sampler = "sampler={name: test_resume_verification:Forgetful, distance: 2}"
     code, text, _ = command("verify", path, *options, "--set", sampler)
     assert code == 1

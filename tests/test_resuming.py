@@ -578,7 +578,7 @@ class TestFiles:
         monkeypatch.setattr(leftovers, "PATIENCE_SECONDS", 0.3)
         with (
             leftovers.working_in(interrupted.folder.supernet.parent),
-            pytest.raises(RunFolderError, match="no process of it is left, but one still holds"),
+            pytest.raises(RunFolderError, match="no process of it is left, but a process still holds"),
         ):
             reopen(interrupted.path).resume()
 

@@ -475,10 +475,10 @@ def test_parts_of_a_batch_are_contiguous_and_make_up_the_whole() -> None:
     store = distributed.HashStore()
     data = TensorDataset(torch.arange(7), torch.arange(7))
     parts = [
-        DataParallelProcess(rank, 3, "cpu", store).part(data.batch(range(7), 0)).inputs.tolist() for rank in range(3)
+        DataParallelProcess(rank, 3, "cpu", store).samples(data.batch(range(7), 0)).inputs.tolist() for rank in range(3)
     ]
     assert parts == [[0, 1, 2], [3, 4], [5, 6]]
-    assert isinstance(SINGLE_PROCESS.part(data.batch([1], 0)), Batch)
+    assert isinstance(SINGLE_PROCESS.samples(data.batch([1], 0)), Batch)
     keys = {DataParallelProcess(rank, 3, "cpu", store).key(3, "retrain", 5) for rank in range(3)}
     assert len(keys | {SINGLE_PROCESS.key(3, "retrain", 5)}) == 4
 

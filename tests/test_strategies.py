@@ -142,7 +142,7 @@ def test_regularized_evolution_says_when_no_child_is_valid() -> None:
     strategy = RegularizedEvolutionStrategy(population=2, sample=1)
     space = Narrow(options=2)
     search(strategy, space, 2, lambda architecture: 0.0)
-    with pytest.warns(NaspipeWarning, match="found no valid child of .* in 100 mutations; a random architecture"):
+    with pytest.warns(NaspipeWarning, match="found no valid child of .* in 100 mutations; it proposes a random"):
         assert set(strategy.ask()[0].values()) == {0}
 
 

@@ -1,4 +1,4 @@
-"""``naspipe plugins check``: what holds for a plug-in and what does not."""
+"""``naspipe plugins check``: the checks of a plug-in and their verdicts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
+from naspipe.cli.output import say
 from naspipe.config.source import Source, apply_overrides, parse_plugin_text
 from naspipe.errors import ConfigError, InputError, NaspipeWarning
 from naspipe.registry import registries_of
@@ -31,7 +30,7 @@ def show_conformance(
     space: str | None,
     config: Path | None,
 ) -> bool:
-    """Check plug-ins and print what came of it; tell whether everything holds.
+    """Check plug-ins and print the verdicts; return whether everything holds.
 
     Args:
         plugin: Name or reference, with parameters as in ``gpipe:bulk=4``; None: every plug-in of the configuration.
@@ -62,11 +61,11 @@ def show_conformance(
     everything = True
     for number, subject in enumerate(subjects):
         if number:
-            typer.echo()
+            say("")
         subject.task, subject.space = batches, fitting if subject.kind != "space" else None
         _warn_of_no_effect(subject, task or inputs, space)
         results = check_plugin(subject)
-        typer.echo(_title(subject))
+        say(_title(subject))
         everything = _show(results) and everything
     return everything
 
@@ -141,16 +140,16 @@ def _title(subject: Subject) -> str:
 
 
 def _show(results: Iterator[Result]) -> bool:
-    """Print each result as it comes, and a summary; tell whether nothing fails."""
+    """Print each result as it comes, and a summary; return whether nothing fails."""
     counts = dict.fromkeys(_WORDS, 0)
     for result in results:
         counts[result.verdict] += 1
-        typer.echo(f"{_WORDS[result.verdict]}  {result.check.shows}")
+        say(f"{_WORDS[result.verdict]}  {result.check.shows}")
         if result.reason:
             lines = [f"{result.check.name}: {result.reason}"] if result.verdict == "fails" else [result.reason]
             for line in "\n".join(lines).splitlines():
-                typer.echo(textwrap.indent(textwrap.fill(line, 110, break_long_words=False), _INDENT))
+                say(textwrap.indent(textwrap.fill(line, 110, break_long_words=False), _INDENT))
     skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
     verb = "fails" if counts["fails"] == 1 else "fail"
-    typer.echo(f"{sum(counts.values())} checks: {counts['holds']} hold, {counts['fails']} {verb}{skipped}.")
+    say(f"{sum(counts.values())} checks: {counts['holds']} hold, {counts['fails']} {verb}{skipped}.")
     return not counts["fails"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
+from naspipe.cli.output import say, show
 from naspipe.pipeline.action import Kind
 from naspipe.pipeline.plan import Plan
 from naspipe.pipeline.plan_index import Violation
@@ -29,26 +29,26 @@ def show_plan(
     trace_file: Path | None,
     layer_bytes: Mapping[tuple[int, str], int] | None = None,
 ) -> bool:
-    """Print grid, figures and verdict, and write the files asked for; tell whether the contract is kept."""
+    """Print grid, figures and verdict, and write the files; return whether the contract is kept."""
     console = Console()
-    console.print(draw_grid(plan, console.width))
+    show(draw_grid(plan, console.width), console)
     violations = find_violations(plan)
     if has_form(violations):
-        show_figures(plan, console, layer_bytes)
+        show_figures(plan, layer_bytes)
     show_verdict(plan, violations)
     if json_file is not None:
         write_plan(plan, json_file)
-        typer.echo(f"Plan       {json_file}")
+        say(f"Plan       {json_file}")
     if html_file is not None:
         from naspipe.report.timeline import write_timeline
 
         write_timeline(plan, html_file, violations)
-        typer.echo(f"Timeline   {html_file}")
+        say(f"Timeline   {html_file}")
     if trace_file is not None:
         from naspipe.report.perfetto import write_trace
 
         write_trace(plan, trace_file)
-        typer.echo(f"Trace      {trace_file}")
+        say(f"Trace      {trace_file}")
     return not violations
 
 
@@ -56,7 +56,7 @@ def draw_grid(plan: Plan, width: int) -> Text:
     """Return the plan as lines of text: stages as rows, time as columns, a colour per subnet.
 
     Args:
-        plan: What is drawn.
+        plan: Any valid plan or trace.
         width: Columns of the console.
     """
     label = len(f"stage {plan.stages - 1} ")
@@ -71,7 +71,7 @@ def draw_grid(plan: Plan, width: int) -> Text:
                 continue
             start, end = planned.start // scale, planned.end // scale
             if end <= column:
-                continue  # Shorter than a column that is taken already.
+                continue  # Too short: another action has its column.
             start = max(start, column)
             grid.append("." * (start - column), style="dim")
             text = f"{planned.action.kind.letter}{planned.action.subnet}"
@@ -86,13 +86,13 @@ def draw_grid(plan: Plan, width: int) -> Text:
     return grid
 
 
-def show_figures(plan: Plan, console: Console, layer_bytes: Mapping[tuple[int, str], int] | None) -> None:
-    """Print what the plan takes and holds; the memory of versions if the layers' sizes are known."""
+def show_figures(plan: Plan, layer_bytes: Mapping[tuple[int, str], int] | None) -> None:
+    """Print the times, activations and versions of a plan; the memory of versions if the layers' sizes are known."""
     bound = "" if not plan.bound else f", {plan.makespan / plan.bound:.3f} times the bound {plan.bound:,}"
     distinct = len({tuple(map(tuple, subnet.layers)) for subnet in plan.subnets})
-    typer.echo(f"Subnets    {len(plan.subnets):,}, {distinct:,} of them with different layers")
-    typer.echo(f"Makespan   {plan.makespan:,} ticks{bound}")
-    typer.echo(f"Bubble     {plan.bubble:.3f}")
+    say(f"Subnets    {len(plan.subnets):,}, {distinct:,} of them with different layers")
+    say(f"Makespan   {plan.makespan:,} ticks{bound}")
+    say(f"Bubble     {plan.bubble:.3f}")
     statistics = stage_statistics(plan)
     for title, values in (
         ("Busy", [f"{row.busy / plan.makespan:.2f}" if plan.makespan else "0" for row in statistics]),
@@ -101,10 +101,10 @@ def show_figures(plan: Plan, console: Console, layer_bytes: Mapping[tuple[int, s
         ("Moves", [str(row.moves) for row in statistics]),
     ):
         if title != "Moves" or any(row.moves for row in statistics):
-            console.print(Text(f"{title:<10} {_few(values)}{_UNITS[title]}"))
+            say(f"{title:<10} {_few(values)}{_UNITS[title]}")
     if layer_bytes is not None:
         megabytes = [f"{held / 2**20:.2f}" for held in versions_held(plan, layer_bytes)]
-        console.print(Text(f"Memory     {_few(megabytes)}  MiB of these versions, by stage"))
+        say(f"Memory     {_few(megabytes)}  MiB of these versions, by stage")
 
 
 _UNITS = {
@@ -120,19 +120,19 @@ def _few(values: Sequence[str]) -> str:
 
 
 def show_verdict(plan: Plan, violations: Sequence[Violation]) -> None:
-    """Print whether the plan keeps its contract, and how it breaks it."""
+    """Print whether the plan keeps its contract, and its violations."""
     if not violations:
-        typer.echo(f"Contract   {plan.contract}: kept")
+        say(f"Contract   {plan.contract}: kept")
         return
-    typer.echo(f"Contract   {plan.contract}: broken, {len(violations)} violations")
+    say(f"Contract   {plan.contract}: broken, {len(violations)} violations")
     for violation in violations[:SHOWN]:
-        typer.echo(explain(plan, violation))
+        say(explain(plan, violation))
     if len(violations) > SHOWN:
-        typer.echo(f"... and {len(violations) - SHOWN} more")
+        say(f"... and {len(violations) - SHOWN} more")
 
 
 def trace_summary(run: RunView) -> str:
-    """Return the line that sums a run's trace up: its bubble beside the planned one, and the verdict."""
+    """Return a line on a run's trace: its bubble beside the planned one, and the verdict."""
     path = run.folder.training.trace
     trace = read_plan(path)
     planned = read_plan(run.folder.training.plan)

@@ -6,32 +6,29 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from naspipe.cli.output import say
+from naspipe.cli.output import say, show_table
 from naspipe.errors import NaspipeWarning, RunFolderError
 from naspipe.report.records import read_trials
+from naspipe.report.table import Column, Table
 from naspipe.search.conditions import parse_conditions
 from naspipe.search.selection import KNEE, best_trials, metrics_of, pick_trials, satisfying
-from naspipe.search.trial import Trial, complete_trials
+from naspipe.search.trial import complete_trials
 
 if TYPE_CHECKING:
     from naspipe.results.view import RunView
 
 BEST = 10
-"""Trials that are printed if it is not said how many."""
+"""Trials that are printed by default."""
 
 
 def show_selection(run: RunView, best: int | None, where: Sequence[str], pick: str | None) -> None:
-    """Print the trials of a run that were asked for, the best first.
+    """Print the trials of a run that satisfy conditions, the best first.
 
     Args:
-        run: Finished, running or broken off.
-        best: How many; by default one that is picked, or ``BEST``.
-        where: Conditions that they must satisfy.
-        pick: "knee", an objective's name, or None: by fronts.
+        run: A run that is finished, running or interrupted.
+        best: How many trials; by default one with ``pick``, else ``BEST``.
+        where: Conditions that the trials must satisfy.
+        pick: "knee", an objective's name, or None for an order by Pareto fronts.
 
     Raises:
         RunFolderError: No trial is complete yet.
@@ -55,16 +52,12 @@ def show_selection(run: RunView, best: int | None, where: Sequence[str], pick: s
         shown = pick_trials(found, objectives, pick, 1 if best is None else best)
     names = [objective.name for objective in objectives]
     others = [name for name in metrics_of(shown) if name not in names]
-    table = Table(box=None, pad_edge=False)
-    for name in ("trial", *names, *others):
-        table.add_column(Text(name), justify="right", no_wrap=True)
-    table.add_column("architecture", overflow="fold")
+    numbers = [Column(name, right=True, wrap="never", decimals=6) for name in ("trial", *names, *others)]
+    table = Table((*numbers, Column("architecture", wrap="anywhere")))
     for trial in shown:
-        cells = [_number(trial, name) for name in (*names, *others)]
-        table.add_row(str(trial.index), *cells, Text(run.components.space.format(trial.architecture)))
-    console = Console()
-    # A pipe or a file has no width: nothing is broken into lines there.
-    (console if console.is_terminal else Console(width=100_000)).print(table, crop=False)
+        metrics = [trial.metrics.get(name) for name in (*names, *others)]
+        table.add(str(trial.index), *metrics, run.components.space.format(trial.architecture))
+    show_table(table)
     given = f" that satisfy {' and '.join(map(str, conditions))}" if conditions else ""
     say(f"{len(shown):,} of {len(found):,} complete trials{given}, {_order(pick, names)}.")
 
@@ -75,8 +68,3 @@ def _order(pick: str | None, names: Sequence[str]) -> str:
     if pick is not None or len(names) == 1:
         return f"the best in {pick or names[0]} first"
     return f"by Pareto fronts, in each the best in {names[0]} first"
-
-
-def _number(trial: Trial, name: str) -> str:
-    value = trial.metrics.get(name)
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
+from naspipe.cli.output import say, show_table, watching
+from naspipe.pipeline.plan_index import Violation
 from naspipe.pipeline.validator import explain
+from naspipe.report.table import Table
 from naspipe.training.context import RunContext
-from naspipe.verification.equality import Bits, Verdict, verify
+from naspipe.verification.equality import Bits, TracedTraining, Verdict, verify
 from naspipe.verification.resume import verify_resuming
 
 SHOWN = 3
@@ -25,21 +24,21 @@ def show_verification(
     transports: Sequence[str],
     subnets: int | None,
 ) -> bool:
-    """Train, print a table and what differs; tell whether every contract was kept."""
-    columns = ("executor", "stages", "transport", "contract", "bubble", "digest", "result")
-    table = Table(*columns, box=None, pad_edge=False)
+    """Train, and print a table, violations and differences; return whether every contract was kept."""
+    table = Table(("executor", "stages", "transport", "contract", "bubble", "digest", "result"))
     kept = True
     details = []
-    for check in verify(context, executors, stages, transports, subnets):
-        kept = kept and check.kept
-        trace = check.outcome.trace
-        table.add_row(
-            check.executor, str(check.stages), check.transport, str(trace.contract), f"{trace.bubble:.3f}",
-            _digest(check.outcome), _result(check),
-        )  # fmt: skip
-        details += [explain(trace, violation) for violation in check.violations[:SHOWN]]
+    with watching(data=True) as watch:
+        for verdict in verify(context, executors, stages, transports, subnets, watch):
+            kept = kept and verdict.kept
+            trace = verdict.outcome.trace
+            table.add(
+                verdict.executor, str(verdict.stages), verdict.transport, str(trace.contract), f"{trace.bubble:.3f}",
+                _digest(verdict.outcome), _result(verdict),
+            )  # fmt: skip
+            details += _explain(verdict.outcome, verdict.violations)
     _show(table, details)
-    typer.echo("Every contract was kept." if kept else "Not every contract was kept.")
+    say("Every contract was kept." if kept else "Not every contract was kept.")
     return kept
 
 
@@ -50,40 +49,44 @@ def show_resume_verification(
     transports: Sequence[str],
     subnets: int | None,
 ) -> bool:
-    """Break trainings off and go on, print a table and what differs; tell whether nothing does."""
-    columns = ("executor", "stages", "transport", "contract", "checkpoints", "digest", "result")
-    table = Table(*columns, box=None, pad_edge=False)
+    """Interrupt and resume trainings, and print a table, violations and differences; return whether nothing differs."""
+    table = Table(("executor", "stages", "transport", "contract", "checkpoints", "digest", "result"))
     kept = True
     details = []
-    for check in verify_resuming(context, executors, stages, transports, subnets):
-        kept = kept and check.kept
-        start = (check.writer.executor, str(check.writer.stages), check.writer.transport, str(check.contract))
-        if check.written is None:
-            table.add_row(*start, "none", "", check.reason)
-            continue
-        trace = check.written.outcome.trace
-        details += [explain(trace, violation) for violation in check.written.violations[:SHOWN]]
-        cuts = ", ".join(str(found.subnet) for found in check.continuations)
-        result = "; ".join(filter(None, [_result(check.written), check.reason]))
-        table.add_row(*start, f"writes {cuts}" if cuts else "none", _digest(check.written.outcome), result)
-        for found in check.continuations:
-            result = _comparison(check.reference, found.difference)
-            executor, count, transport = found.heir
-            table.add_row(
-                f"  {executor}", str(count), transport, "", f"from {found.subnet}", _digest(found.bits), result
-            )
+    with watching(data=True) as watch:
+        for verdict in verify_resuming(context, executors, stages, transports, subnets, watch):
+            kept = kept and verdict.kept
+            writer, written = verdict.writer, verdict.written
+            start = (writer.executor, str(writer.stages), writer.transport, str(verdict.contract))
+            if written is None:
+                table.add(*start, "none", "", verdict.reason)
+                continue
+            details += _explain(written.outcome, written.violations)
+            indices = ", ".join(str(found.subnet) for found in verdict.continuations)
+            result = "; ".join(filter(None, [_result(written), verdict.reason]))
+            table.add(*start, f"writes {indices}" if indices else "none", _digest(written.outcome), result)
+            for found in verdict.continuations:
+                result = _comparison(verdict.reference, found.difference)
+                executor, count, transport = found.heir
+                origin = f"from {found.subnet}"
+                table.add(f"  {executor}", str(count), transport, "", origin, _digest(found.bits), result)
     _show(table, details)
-    typer.echo(
-        "What went on from checkpoints equals what was not broken off." if kept else "Something differs, as said above."
+    say(
+        "The trainings that were resumed from checkpoints equal those that were not interrupted."
+        if kept
+        else "Something differs, as said above."
     )
     return kept
 
 
+def _explain(training: TracedTraining, violations: Sequence[Violation]) -> list[str]:
+    return [explain(training.trace, violation) for violation in violations[:SHOWN]]
+
+
 def _show(table: Table, details: Sequence[str]) -> None:
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
+    show_table(table)
     for detail in details:
-        typer.echo(detail)
+        say(detail)
 
 
 def _digest(bits: Bits) -> str:
@@ -91,12 +94,12 @@ def _digest(bits: Bits) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _result(check: Verdict) -> str:
-    if check.violations:
-        return f"BROKEN: {len(check.violations)} violations of its contract"
-    if check.reference:
-        return _comparison(check.reference, check.difference)
-    if not check.outcome.trace.contract.equal_runs:
+def _result(verdict: Verdict) -> str:
+    if verdict.violations:
+        return f"BROKEN: {len(verdict.violations)} violations of its contract"
+    if verdict.reference:
+        return _comparison(verdict.reference, verdict.difference)
+    if not verdict.outcome.trace.contract.equal_runs:
         return "kept; results depend on the number of stages"
     return "kept; the reference"
 

@@ -54,9 +54,9 @@ def _homes(plan: Plan) -> list[int]:
     blocks = len(plan.subnets[0].layers) if plan.subnets else 0
     counts = [[0] * plan.stages for _ in range(blocks)]
     for subnet in plan.subnets:
-        for part, start in enumerate(subnet.cuts[:-1]):
-            for block in range(start, subnet.cuts[part + 1]):
-                counts[block][plan.parts.stage(part)] += 1
+        for stage in range(plan.stages):
+            for block in plan.parts.blocks_of_stage(stage, subnet.cuts):
+                counts[block][stage] += 1
     return [row.index(max(row)) for row in counts]
 
 
@@ -83,9 +83,13 @@ class _LayerVersions:
         self.readers[version] -= 1
         if not self.readers[version]:
             del self.readers[version]
+        if self.delay is None:
+            self.version += 1
+            return
+        # Updates of a layer that follows the delay are folded in the order of subnets.
         self.early.add(subnet)
-        while (self.version in self.early) if self.delay is not None else self.early:
-            self.early.discard(self.version if self.delay is not None else subnet)
+        while self.version in self.early:
+            self.early.remove(self.version)
             self.version += 1
 
     def _left(self, version: int) -> int:

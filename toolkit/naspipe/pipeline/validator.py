@@ -138,8 +138,8 @@ def _wrong_messages(index: PlanIndex) -> Iterator[Violation]:
                 continue
             if sent < highest or sent < received:
                 text = (
-                    f"message {sent} of {planned.action} must have a higher number than what its stage sent "
-                    f"and what the action received before, up to {max(highest, received)}."
+                    f"message {sent} of {planned.action} must have a higher number than the messages that its stage "
+                    f"sent before and the one that the action received, at least {max(highest, received) + 1}."
                 )
                 yield Violation("message", text, stage, place)
             highest = max(highest, sent)

@@ -1,1 +1,1 @@
-"""What a person looks at: the report and its figures."""
+"""Reports and tables for people."""

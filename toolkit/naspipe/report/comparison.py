@@ -7,23 +7,31 @@ from pathlib import Path
 from typing import Any
 
 from naspipe.files import write_text
-from naspipe.report.drawing import COLORS
-from naspipe.report.figures import new_figure
+from naspipe.report.canvas import COLORS, new_figure
 from naspipe.report.markup import plot, section, standalone_page, table
+from naspipe.report.table import Column, Table
 
-Row = Mapping[str, Any]
+Measurement = Mapping[str, Any]
+"""The measurements of one training, by the keys of ``naspipe.verification.comparison.COLUMNS``."""
 
 
-def comparison_figure(rows: Sequence[Row], key: str, title: str) -> Any:
+def comparison_table(rows: Sequence[Measurement]) -> Table:
+    """Return a row for each training."""
+    columns = [Column(key.replace("_", " "), decimals=3) for key in rows[0]]
+    caption = "From the first action to the last; peak memory is each process's, in MiB."
+    return Table(columns, [list(row.values()) for row in rows], caption)
+
+
+def comparison_figure(rows: Sequence[Measurement], key: str, title: str) -> Any:
     """Return a figure with one bar for each training, grouped by stages.
 
     Args:
-        rows: With the keys of ``naspipe.verification.comparison.COLUMNS``.
+        rows: One for each training.
         key: The column that is drawn.
         title: Title of its axis.
     """
     figure = new_figure(360, "stages", title)
-    series: dict[str, list[Row]] = {}
+    series: dict[str, list[Measurement]] = {}
     for row in rows:
         series.setdefault(f"{row['executor']}, {row['sampler']}", []).append(row)
     for index, (name, members) in enumerate(series.items()):
@@ -38,16 +46,14 @@ def comparison_figure(rows: Sequence[Row], key: str, title: str) -> Any:
     return figure
 
 
-def write_comparison(rows: Sequence[Row], path: Path, caption: str) -> None:
+def write_comparison(rows: Sequence[Measurement], path: Path, caption: str) -> None:
     """Write a self-contained page.
 
     Args:
-        rows: With the keys of ``naspipe.verification.comparison.COLUMNS``.
+        rows: One for each training, at least one.
         path: File to write.
         caption: The command that measured them.
     """
-    head = [key.replace("_", " ") for key in rows[0]]
-    cells = [[f"{v:.3f}" if isinstance(v, float) else "" if v is None else v for v in row.values()] for row in rows]
     body = [
         section(
             "Throughput",
@@ -57,6 +63,6 @@ def write_comparison(rows: Sequence[Row], path: Path, caption: str) -> None:
             "Bubble",
             plot(comparison_figure(rows, "measured_bubble", "measured bubble"), "bubble", "Idle share of the stages."),
         ),
-        section("Measurements", table(cells, head)),
+        section("Measurements", table(comparison_table(rows))),
     ]
     write_text(path, standalone_page("NASPipe comparison", body, "main { max-width: 1200px; }"))

@@ -5,11 +5,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from naspipe.report.figures import ACCENT, INK, SOFT, new_figure
+from naspipe.report.canvas import ACCENT, COLORS, INK, SOFT, new_figure
 from naspipe.space import ArchitectureGraph
-
-COLORS = ("#0f766e", "#b45309", "#4338ca", "#be123c", "#15803d", "#7e22ce", "#0369a1")
-"""Colours of the edges' labels; they start again if there are more labels."""
 
 SHORT = 4
 """Characters of a label that still fit into a node."""

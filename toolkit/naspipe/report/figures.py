@@ -1,4 +1,4 @@
-"""The curves of a report, as plotly figures."""
+"""The curves of training and search in a report, as plotly figures."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
+from naspipe.report.canvas import ACCENT, MARK, SOFT, new_figure
 from naspipe.search.objective import Objective
 from naspipe.search.selection import rank_by_knee
 from naspipe.search.trial import Trial, pareto_front
@@ -17,33 +16,8 @@ from naspipe.search.trial import Trial, pareto_front
 MAX_POINTS = 1_000
 """Points of a curve before neighbours are averaged."""
 
-INK, ACCENT, SOFT, MARK = "#1f2937", "#0f766e", "#94a3b8", "#b45309"
 STAR = {"size": 15, "color": MARK, "symbol": "star"}
 RING = {"size": 17, "color": MARK, "symbol": "circle-open", "line": {"width": 2}}
-
-
-def new_figure(height: int, x_title: str, y_title: str) -> Any:
-    """Return an empty figure in the report's style; its width is that of the page."""
-    figure = go.Figure()
-    figure.update_layout(
-        template="plotly_white",
-        height=height,
-        # The top holds the mode bar and two rows of legend, as many as a telephone needs.
-        margin={"l": 50, "r": 10, "t": 54, "b": 45},
-        font={"family": "system-ui, sans-serif", "color": INK, "size": 13},
-        legend={
-            "orientation": "h", "yref": "container", "y": 1, "yanchor": "top", "xref": "container",
-            "x": 0, "font": {"size": 12},
-        },
-        xaxis={"title": {"text": x_title, "standoff": 10, "font": {"size": 13}}, "automargin": True},
-        yaxis={"title": {"text": y_title, "standoff": 10, "font": {"size": 13}}, "automargin": True},
-        # Dragging would keep a telephone from scrolling.
-        dragmode=False,
-        hoverlabel={"align": "left", "font": {"size": 12}},
-    )  # fmt: skip
-    figure.update_xaxes(zeroline=False)
-    figure.update_yaxes(zeroline=False)
-    return figure
 
 
 def training_curve(losses: Sequence[float]) -> Any:
@@ -94,7 +68,7 @@ def pareto_figure(
     texts: Mapping[int, str],
     best: int | None,
 ) -> Any:
-    """Return the first objective against another, with the trials that no other is better than and their knee."""
+    """Return the first objective against another, with the Pareto front and its knee."""
     first = objectives[0]
     complete = [trial for trial in trials if trial.reason is None]
     front = pareto_front(complete, objectives)
@@ -102,7 +76,7 @@ def pareto_figure(
     _add_trials(figure, complete, texts, "evaluated", {"size": 7, "color": SOFT}, other.name, first.name)
     _add_trials(figure, front, texts, "Pareto front", {"size": 9, "color": ACCENT}, other.name, first.name)
     if len(objectives) == 2:
-        # From the best in the other objective on, steps bound what the trials reach together.
+        # Steps along the front bound the area that the trials dominate.
         steps = {
             "x": [trial.metrics[other.name] for trial in reversed(front)],
             "y": [trial.metrics[first.name] for trial in reversed(front)],
@@ -119,7 +93,7 @@ def pareto_figure(
 
 
 def axis_title(objective: Objective) -> str:
-    """Return a title that says which way is better."""
+    """Return the title of an axis, with the better direction."""
     better = "higher" if objective.direction == "maximize" else "lower"
     return f"{html.escape(objective.name)} ({better} is better)"
 

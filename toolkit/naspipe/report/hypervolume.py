@@ -7,21 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import optuna
-from optuna.trial import create_trial
-
-from naspipe.report.figures import ACCENT, new_figure
+from naspipe.report.canvas import ACCENT, new_figure
 from naspipe.search.objective import Objective
-from naspipe.search.study import quiet_optuna
 from naspipe.search.trial import Trial, complete_trials
 
 MARGIN = 0.1
-"""How far beyond the worst values the reference point lies, in parts of each objective's range."""
+"""Distance of the reference point from the worst values, as a fraction of each objective's range."""
 
 
 @dataclass(frozen=True)
 class HypervolumeHistory:
-    """How much the trials dominate.
+    """The hypervolume that the trials dominate, after each trial.
 
     Attributes:
         trials: Indices of the complete trials.
@@ -44,16 +40,21 @@ def hypervolume_history(trials: Sequence[Trial], objectives: Sequence[Objective]
         trials: In order, at least one of them complete.
         objectives: Two at least.
     """
+    # A search of one objective does not need it.
+    import optuna
+
+    from naspipe.search.study import quiet_optuna
+
     complete = complete_trials(trials)
     best, reference = [], []
     for objective in objectives:
         values = sorted((trial.metrics[objective.name] for trial in complete), key=objective.cost)
         best.append(values[0])
-        # An objective whose values are all the same is given some width, so that the others still count.
+        # An objective with equal values gets a range, because a box without width has no volume.
         reference.append(values[-1] + MARGIN * ((values[-1] - values[0]) or objective.cost(1.0)))
     with quiet_optuna():
         study = optuna.create_study(directions=[objective.direction for objective in objectives])
-        study.add_trials(create_trial(values=trial.values(objectives)) for trial in complete)
+        study.add_trials(optuna.trial.create_trial(values=trial.values(objectives)) for trial in complete)
         drawn = optuna.visualization.plot_hypervolume_history(study, reference).data[0]
     box = math.prod(abs(worst - good) for worst, good in zip(reference, best, strict=True))
     return HypervolumeHistory(

@@ -1,4 +1,4 @@
-"""How much each decision matters to an objective, as Optuna estimates it from the trials."""
+"""The importance of each decision for an objective, as Optuna estimates it from the trials."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optuna.importance import MeanDecreaseImpurityImportanceEvaluator, get_param_importances
-
-from naspipe.report.figures import ACCENT, new_figure
+from naspipe.report.canvas import ACCENT, new_figure
 from naspipe.search.objective import Objective
-from naspipe.search.study import make_study, quiet_optuna
 from naspipe.search.trial import Trial, complete_trials
 from naspipe.space import SearchSpace
 
 MIN_TRIALS, TRIALS_A_DECISION = 20, 3
-"""Complete trials that an estimate needs: at least so many, and so many for each decision."""
+"""Complete trials that an estimate needs: a least number, and a number for each decision."""
 
 MAX_CELLS = 500_000
-"""Complete trials times options of all decisions up to which it is computed, in about six seconds an objective."""
+"""Limit of complete trials times options of all decisions, for which an estimate takes about six seconds."""
 
 MAX_BARS = 30
 """Decisions that are drawn, the most important ones."""
@@ -52,10 +49,15 @@ def decision_importances(
     same value in every trial, and a decision that exists in some trials only, are left out.
 
     Args:
-        space: What was searched.
+        space: The space that was searched.
         trials: Enough of them, as ``importance_refusal`` says.
-        objectives: What was optimised.
+        objectives: The objectives of the search.
     """
+    # These import scikit-learn and scipy, which takes two seconds.
+    from optuna.importance import MeanDecreaseImpurityImportanceEvaluator, get_param_importances
+
+    from naspipe.search.study import make_study, quiet_optuna
+
     complete = complete_trials(trials)
     study = make_study(complete, space, objectives)
     found: dict[str, dict[str, float]] = {}

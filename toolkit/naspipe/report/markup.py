@@ -1,4 +1,4 @@
-"""The HTML of a report: its style, and the few elements it is made of."""
+"""The HTML of a report: its style, and its few elements."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from naspipe.report.table import Table
 
 STYLE = """
 :root { color-scheme: light; }
@@ -28,7 +30,7 @@ p.caption::before { counter-increment: table; content: "Table " counter(table) "
 table { border-collapse: collapse; }
 th, td { text-align: left; padding: 4px 18px 4px 0; vertical-align: top; border-top: 1px solid #f1f5f9;
          font-variant-numeric: tabular-nums; }
-th { font-weight: 600; color: #475569; }
+th { font-weight: 600; color: #475569; } th.right, td.right { text-align: right; }
 table:has(td.code) { min-width: 860px; }
 code, pre, td.code { font: 13px/1.45 ui-monospace, monospace; overflow-wrap: anywhere; }
 pre { white-space: pre-wrap; margin: 8px 0 0; }
@@ -45,20 +47,20 @@ summary { cursor: pointer; padding: 4px 0; }
 _PLOT_OPTIONS = {
     "responsive": True,
     "displaylogo": False,
-    # Nothing but saving the figure: the other buttons cover it on a telephone, or need a server.
+    # Only the button that saves the figure: the others cover it on a telephone, or need a server.
     "modeBarButtons": [["toImage"]],
 }
 
 
-def section(title: str, *parts: str) -> str:
-    """Return a section; empty parts are left out."""
-    body = "\n".join(part for part in parts if part)
+def section(title: str, *elements: str) -> str:
+    """Return a section; empty elements are left out."""
+    body = "\n".join(filter(None, elements))
     return f"<section><h2>{html.escape(title)}</h2>\n{body}\n</section>\n"
 
 
 def plot(figure: Any, name: str, caption: str, narrow: bool = False) -> str:
     """Return a plotly figure with its caption; ``name`` is its id, and its file if saved."""
-    # A metric's name may hold anything; an id within a script may not.
+    # A metric's name may have any character; an id within a script may not.
     name = re.sub(r"\W+", "-", name)
     options = {**_PLOT_OPTIONS, "toImageButtonOptions": {"format": "svg", "filename": name}}
     text = figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=options)
@@ -72,37 +74,31 @@ def note(text: str) -> str:
 
 
 def problem(text: str) -> str:
-    """Return a paragraph that says what is wrong."""
+    """Return a paragraph on something that is wrong; nothing for an empty text."""
     return f'<p class="problem">{html.escape(text)}</p>' if text else ""
 
 
-def table(
-    rows: Sequence[Sequence[object]], head: Sequence[str] = (), caption: str = "", code: int | None = None
-) -> str:
-    """Return a table; the column ``code`` holds architectures, which break anywhere."""
+def table(content: Table) -> str:
+    """Return a table with its caption."""
+    classes = [
+        " ".join(filter(None, ["right" if column.right else "", "code" if column.wrap == "anywhere" else ""]))
+        for column in content.columns
+    ]
+    named = [f' class="{name}"' if name else "" for name in classes]
 
-    def line(cells: Sequence[object], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=code' if tag == 'td' and place == code else ''}>{html.escape(str(cell))}</{tag}>"
-            for place, cell in enumerate(cells)
-        )
+    def line(cells: Sequence[str], tag: str) -> str:
+        texts = zip(named, cells, strict=True)
+        return f"<tr>{''.join(f'<{tag}{name}>{html.escape(cell)}</{tag}>' for name, cell in texts)}</tr>"
 
-    name = f'<p class="caption">{html.escape(caption)}</p>' if caption else ""
-    top = f"<thead><tr>{line(head, 'th')}</tr></thead>" if head else ""
-    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
-    return f'<div class="scroll">{name}<table>{top}<tbody>{body}</tbody></table></div>'
-
-
-def number(value: object) -> str:
-    """Return a value as people read it."""
-    if isinstance(value, float):
-        whole = (value.is_integer() and abs(value) > 1) or 1e4 <= abs(value) < 1e15
-        return f"{value:,.0f}" if whole else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    titles = [column.title for column in content.columns]
+    caption = f'<p class="caption">{html.escape(content.caption)}</p>' if content.caption else ""
+    head = f"<thead>{line(titles, 'th')}</thead>" if any(titles) else ""
+    body = "".join(line(cells, "td") for cells in content.texts("±"))
+    return f'<div class="scroll">{caption}<table>{head}<tbody>{body}</tbody></table></div>'
 
 
 def standalone_page(title: str, body: Iterable[str], style: str = "") -> str:
-    """Return a page that needs nothing else: its style and plotly.js are within it.
+    """Return a self-contained page, with its style and plotly.js.
 
     Args:
         title: Text of the title.

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from naspipe.report.figures import ACCENT, MARK, new_figure
+from naspipe.report.canvas import ACCENT, MARK, new_figure
 from naspipe.space import SearchSpace
 
 WRITTEN_OPTIONS, WRITTEN_DECISIONS, WRITTEN_COUNT = 8, 40, 10_000
-"""Up to these, numbers are written into the cells; more of them do not fit on a telephone."""
+"""Limits up to which numbers are written into the cells; more of them do not fit on a telephone."""
 
 
 def option_counts(space: SearchSpace, architectures: Sequence[Mapping[str, Any]]) -> Any:
@@ -40,9 +40,9 @@ def option_survival(
     A share is that of the architectures in which the decision exists.
 
     Args:
-        space: What was searched.
+        space: The space that was searched.
         evaluated: Architectures, at least one.
-        survivors: Those among them that are kept.
+        survivors: The kept ones among them.
     """
     before, after = _shares(space, evaluated), _shares(space, survivors)
     rows: list[list[float | None]] = []

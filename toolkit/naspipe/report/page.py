@@ -1,4 +1,4 @@
-"""The report: one self-contained page that shows what a run has so far."""
+"""The report: one self-contained page on a run, finished or not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from naspipe.report import sections
 from naspipe.report.markup import problem, section, standalone_page
 from naspipe.report.pipeline import pipeline
 from naspipe.report.ranking import ranking
-from naspipe.report.retraining_section import retraining
+from naspipe.report.retraining import retraining
 from naspipe.report.search import search
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ def write_report(run: RunView) -> Path:
     title = f"NASPipe: {run.path.name or run.path.resolve().name}"
     body = []
     for name, content in _SECTIONS.items():
-        parts: list[str] = []
+        contents: list[str] = []
         try:
-            for part in content(run):
-                parts.append(part)
+            for element in content(run):
+                contents.append(element)
         except NaspipeError as error:
-            # A damaged file must not hide the rest of the run, nor what its section has so far.
-            parts.append(problem(f"The rest of this section cannot be shown: {error}"))
-        if parts:
-            body.append(section(name, *parts))
+            # A damaged file must not hide the rest of the run, nor the section up to there.
+            contents.append(problem(f"The rest of this section cannot be shown: {error}"))
+        if contents:
+            body.append(section(name, *contents))
     write_text(run.folder.report, standalone_page(title, body))
     return run.folder.report

@@ -23,11 +23,11 @@ _Flow = tuple[str, PlannedAction, PlannedAction]
 def trace_events(plan: Plan) -> dict[str, Any]:
     """Return a plan as trace events: two threads per stage, a slice per action, a tick as a microsecond.
 
-    Updates have a thread of their own: Perfetto takes one of no length for a part of the slice that starts
-    with it, and would bind that slice's flows to it.
+    Updates have a thread of their own. On the same thread, Perfetto would nest an update of no length in the
+    slice that starts with it, and bind that slice's flows to the update.
 
-    Flows lead from an action to the one that gets its message, and from an update to the forward that it
-    kept waiting. What the plan is, is under ``otherData``.
+    Flows lead from an action to the action that gets its message, and from an update to the forward that it
+    kept waiting. ``otherData`` describes the plan.
 
     Source: "Trace Event Format", Google, 2016.
 
@@ -50,8 +50,8 @@ def trace_events(plan: Plan) -> dict[str, Any]:
         targets.setdefault(target.action, []).append(
             {**flow, "ph": "f", "bp": "e", "tid": _thread(target.action), "ts": target.start}
         )
-    # Events of one time are read in their order, so a slice stands before the flows that bind to it, and an
-    # update that takes no time before what it releases.
+    # Perfetto reads events of the same time in their order. So a slice comes before the flows that bind to it, and
+    # an update that takes no time comes before the actions that waited for it.
     for planned in plan.in_time():
         events.append(_slice(planned))
         events += targets.pop(planned.action, ())
@@ -85,7 +85,7 @@ def write_trace(plan: Plan, path: Path) -> None:
 
 
 def _flows(plan: Plan) -> Iterator[_Flow]:
-    """Yield what leads from one action to another: the messages, then the causal waits."""
+    """Yield category, source and target of the messages, then of the causal waits."""
     by_action = {planned.action: planned for row in plan.actions for planned in row}
     for row in plan.actions:
         for source in row:
@@ -115,5 +115,5 @@ def _metadata(name: str, about: dict[str, Any], thread: int = 0) -> dict[str, An
 
 
 def _thread(action: Action) -> int:
-    # Thread 0 is the idle one to Perfetto.
+    # Perfetto takes thread 0 for the idle thread.
     return 2 * action.stage + (2 if action.kind is Kind.UPDATE else 1)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from naspipe.records import RankRecord
-from naspipe.report.figures import ACCENT, axis_title, new_figure, wrap_text
-from naspipe.report.markup import plot, problem
+from naspipe.report.canvas import ACCENT, new_figure
+from naspipe.report.figures import axis_title, wrap_text
+from naspipe.report.markup import plot, problem, table
+from naspipe.report.table import Column, Spread, Table
 from naspipe.results.rank_files import RankFiles
 from naspipe.search.objective import Objective
 from naspipe.search.ranking import describe_correlation
@@ -16,12 +18,29 @@ if TYPE_CHECKING:
     from naspipe.results.view import RunView
 
 
+MAX_ROWS = 30
+"""Architectures that a page lists."""
+
+
 def ranking(run: RunView) -> Iterator[str]:
-    """Yield a figure for each finished rank check, and what makes it doubtful; nothing if there is none."""
+    """Yield a figure, a table and the warnings of each finished rank check."""
     for record in RankFiles(run.folder.rank_check).results():
         yield plot(ranking_figure(record), f"ranking-{record.against}", _caption(record))
+        yield table(ranking_table(record).first(MAX_ROWS))
         for warning in record.warnings:
             yield problem(f"Against {record.against}: {warning}")
+
+
+def ranking_table(record: RankRecord) -> Table:
+    """Return the checked architectures in the supernet's order, each with its score and its truth."""
+    truth = f"true {record.truth}" if record.seeds == 1 else f"mean true {record.truth}"
+    columns = ("rank", f"supernet {record.score}", "untrained", truth, Column("architecture", wrap="anywhere"))
+    caption = f"Of {record.pool:,} random architectures scored; rank 1 is the supernet's best."
+    ranked = Table(columns, caption=caption)
+    for line in record.architectures:
+        found = "failed" if line.truth is None else Spread(line.truth, line.spread)
+        ranked.add(line.rank, line.score, line.untrained, found, line.text)
+    return ranked
 
 
 def ranking_figure(record: RankRecord) -> Any:

@@ -1,4 +1,4 @@
-"""What a run has logged so far, as far as it can be read: for what shows runs that go on or were broken off."""
+"""The readable beginning of a run's logs, for a run that may still be running, or was interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_records(lines: Iterator[Any]) -> tuple[list[Any], str]:
-    """Return the lines up to the first damaged one, and what is wrong with that."""
+    """Return the lines up to the first damaged one, and a sentence on its damage."""
     records: list[Any] = []
     try:
         for record in lines:
@@ -24,9 +24,9 @@ def read_records(lines: Iterator[Any]) -> tuple[list[Any], str]:
 
 
 def read_trials(run: RunView) -> tuple[list[Trial], str]:
-    """Return the trials up to the first damaged line by their index, and what is wrong with that line.
+    """Return the trials up to the first damaged line, by their index, and a sentence on its damage.
 
-    Several processes evaluate at a time, so that after an interrupt the lines need not be in order.
+    Several processes may evaluate at a time, so the lines may be out of order.
     """
     trials, damage = read_records(run.folder.evaluated(run.components.space, run.components.objectives))
     return sorted(trials, key=lambda trial: trial.index), damage

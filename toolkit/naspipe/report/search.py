@@ -1,4 +1,4 @@
-"""The report's section on the search: objectives over time, trade-offs, what survives, and what failed."""
+"""The report's section on the search: objectives over time, trade-offs, surviving options, and failures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from naspipe.report import figures
 from naspipe.report.hypervolume import hypervolume_figure, hypervolume_history
 from naspipe.report.importance import decision_importances, importance_figure, importance_refusal
-from naspipe.report.markup import note, number, plot, problem, table
+from naspipe.report.markup import note, plot, problem, table
 from naspipe.report.options import option_survival
 from naspipe.report.records import read_trials
+from naspipe.report.table import Column, Table, number
 from naspipe.search.selection import rank_by_knee, sort_into_fronts
 from naspipe.search.trial import Trial, complete_trials, pareto_front
 
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 MAX_ROWS = 30
 """Rows of a table of trials."""
 
+ARCHITECTURE = Column("architecture", wrap="anywhere")
+
 SURVIVORS = 4
-"""Whole fronts survive until they hold one complete trial of so many."""
+"""Whole fronts survive until one complete trial in this many does."""
 
 
 def search(run: RunView) -> Iterator[str]:
-    """Yield the trials: each objective over time, trade-offs, what the best have in common, and failures."""
+    """Yield the trials: each objective over time, trade-offs, the options of the best, and failures."""
     space, objectives = run.components.space, run.components.objectives
     trials, damage = read_trials(run)
     yield problem(damage)
@@ -59,7 +62,7 @@ def search(run: RunView) -> Iterator[str]:
         yield from _importance(space, trials, objectives)
     if failed:
         rows = [(trial.index, trial.reason, texts[trial.index]) for trial in failed]
-        yield _first_rows(rows, ("trial", "reason", "architecture"), "Trials that failed")
+        yield table(Table(("trial", "reason", ARCHITECTURE), rows, "Trials that failed.").first(MAX_ROWS))
 
 
 def _trade_offs(
@@ -88,14 +91,14 @@ def _trade_offs(
     if ranked[0].index == best:
         marks = {best: "chosen, knee"}
     rows = [
-        (t.index, marks.get(t.index, ""), *(number(t.metrics[name]) for name in names), texts[t.index])
+        (t.index, marks.get(t.index), *(t.metrics[name] for name in names), texts[t.index])
         for t in pareto_front(trials, objectives)
     ]
-    yield _first_rows(rows, ("trial", "", *names, "architecture"), "The Pareto front")
+    yield table(Table(("trial", "", *names, ARCHITECTURE), rows, "The Pareto front.").first(MAX_ROWS))
 
 
 def _survival(space: SearchSpace, trials: Sequence[Trial], objectives: Sequence[Objective]) -> Iterator[str]:
-    """Yield how the shares of the options differ among the best."""
+    """Yield how the shares of the options among the best differ from those among all."""
     complete = complete_trials(trials)
     survivors: list[Trial] = []
     for front in sort_into_fronts(complete, objectives):
@@ -134,8 +137,3 @@ def _importance(space: SearchSpace, trials: Sequence[Trial], objectives: Sequenc
         if conditional:
             caption += " Decisions that exist in some architectures only are left out."
         yield plot(importance_figure(importances), f"importance-{objective.name}", caption)
-
-
-def _first_rows(rows: Sequence[Sequence[object]], head: Sequence[str], caption: str) -> str:
-    rest = f" (the first {MAX_ROWS} of {len(rows):,})" if len(rows) > MAX_ROWS else ""
-    return table(rows[:MAX_ROWS], head, f"{caption}{rest}.", code=len(head) - 1)

@@ -1,4 +1,4 @@
-"""The sections of a report; each says what the run has so far, or that it has nothing yet."""
+"""The sections of a report; each shows the results of the run so far, or says that there are none yet."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from naspipe.report import figures
 from naspipe.report.drawing import architecture_figure
-from naspipe.report.markup import note, number, plot, problem, table
+from naspipe.report.markup import note, plot, problem, table
 from naspipe.report.options import option_counts
 from naspipe.report.records import read_records
+from naspipe.report.table import Table, number
 from naspipe.results.retraining_rows import row_folder
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def result(run: RunView) -> Iterator[str]:
-    """Yield the scores and how far the run is."""
+    """Yield the scores, and the phases that are not finished."""
     config = run.config
     yield note(
         f"Space {config.space.name}, task {config.task.name}, sampler {config.sampler.name}, "
@@ -53,7 +54,7 @@ def result(run: RunView) -> Iterator[str]:
         state = "yes" if last.exists() else f"not finished, {_of(done, total)}" if done else "not yet"
         rows.append((name, state))
     if any(state != "yes" for _, state in rows):
-        yield table(rows)
+        yield table(Table(("", ""), rows))
 
 
 def _of(done: int, total: int | None) -> str:
@@ -66,7 +67,7 @@ def _epochs_of(run: RunView, planned: Sequence[RetrainingRow]) -> Iterator[Epoch
 
 
 def architecture(run: RunView) -> Iterator[str]:
-    """Yield the best architecture: text, drawing and scores in the search; retraining may have chosen another one."""
+    """Yield the best architecture: its text, its drawing and its scores in the search."""
     if not run.folder.best_architecture.exists():
         yield note("The search has not finished.")
         return
@@ -85,10 +86,7 @@ def architecture(run: RunView) -> Iterator[str]:
     yield f"<p><code>{html.escape(space.format(best))}</code></p>"
     caption = f"The best architecture, found in trial {trial}. {graph.note}".rstrip()
     yield plot(architecture_figure(graph), "architecture", caption, narrow=True)
-    yield table(
-        [(name, number(value)) for name, value in metrics.items()],
-        caption="Scores in the search, with the supernet's weights.",
-    )
+    yield table(Table(("", ""), metrics.items(), "Scores in the search, with the supernet's weights."))
 
 
 def training(run: RunView) -> Iterator[str]:
@@ -115,9 +113,9 @@ def training(run: RunView) -> Iterator[str]:
 
 def details(run: RunView) -> Iterator[str]:
     """Yield the configuration and the environment."""
-    yield (f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>")
-    rows = list(_flat(run.folder.facts()))
-    yield f"<details><summary>Environment</summary>{table(rows)}</details>"
+    yield f"<details><summary>Configuration</summary><pre>{html.escape(run.config.to_yaml())}</pre></details>"
+    facts = table(Table(("", ""), _flat(run.folder.facts())))
+    yield f"<details><summary>Environment</summary>{facts}</details>"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -9,11 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from naspipe.files import write_text
-from naspipe.report.drawing import COLORS
-from naspipe.report.figures import INK, new_figure
-from naspipe.report.markup import note, number, plot, section, standalone_page, table
+from naspipe.report.canvas import COLORS, INK, new_figure
+from naspipe.report.markup import note, plot, section, standalone_page, table
+from naspipe.report.table import Table, number
 
-Row = Mapping[str, Any]
+SimulationRow = Mapping[str, Any]
+"""One simulation, by the keys of ``naspipe.pipeline.simulation.COLUMNS``."""
 
 _LINE = ("executor", "sampler", "microbatches", "segments", "delay")
 _COLUMNS = {
@@ -21,12 +22,12 @@ _COLUMNS = {
     "segments": "segments", "delay": "delay", "distance": "distance", "stages": "stages",
     "subnets": "subnets",
 }  # fmt: skip
-# What tells lines of one colour apart, once the colours start again.
+# These tell lines of one colour apart, once the colours start again.
 _SYMBOLS, _DASHES = ("circle", "square", "diamond", "cross"), ("solid", "dash", "dot", "dashdot")
 _HEIGHT, _LEGEND_ROW = 300, 24
 
 
-def simulation_figure(rows: Sequence[Row]) -> Any:
+def simulation_figure(rows: Sequence[SimulationRow]) -> Any:
     """Return a plotly figure of the mean bubble against the number of stages, a subplot for each space.
 
     Each executor, sampler, number of micro-batches and segments, and delay has a line; its bars span the
@@ -45,7 +46,7 @@ def simulation_figure(rows: Sequence[Row]) -> Any:
         rows=len(spaces), cols=1, shared_xaxes=True, vertical_spacing=min(0.12, 60 / _HEIGHT / len(spaces)),
         subplot_titles=[html.escape(str(space[0])) for space in spaces],
     )  # fmt: skip
-    groups = _group(rows, ("space", *_LINE, "stages"))
+    groups = group_rows(rows, ("space", *_LINE, "stages"))
     for place, space in enumerate(spaces):
         for index, line in enumerate(lines):
             bubbles = {
@@ -76,14 +77,14 @@ def simulation_figure(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def write_simulation(rows: Sequence[Row], path: Path, caption: str) -> None:
+def write_simulation(rows: Sequence[SimulationRow], path: Path, caption: str) -> None:
     """Write a self-contained page with the figure and the table of means.
 
     Args:
         rows: As for ``simulation_figure``, with ``makespan`` and ``bound`` as well, and perhaps
             ``distance`` and ``subnets``.
         path: File to write.
-        caption: What was simulated, in a sentence, or the command that did it.
+        caption: A sentence on the simulation, or its command.
     """
     spread = "Mean over the seeds; the bars span the least and the greatest."
     body = [
@@ -117,7 +118,7 @@ def _add_line(figure: Any, place: int, index: int, label: str, bubbles: Mapping[
 
 
 def _label(line: tuple[Any, ...], lines: Sequence[tuple[Any, ...]]) -> str:
-    """Return what a line shows: its executor and sampler, and of the rest what differs between lines."""
+    """Return a line's executor and sampler, and those of its other settings that differ between the lines."""
     executor, sampler, microbatches, segments, delay = line
     differs = [len(set(values)) > 1 for values in zip(*lines, strict=True)]
     parts = [f"{executor}, {sampler}"]
@@ -130,11 +131,11 @@ def _label(line: tuple[Any, ...], lines: Sequence[tuple[Any, ...]]) -> str:
     return html.escape(", ".join(parts))
 
 
-def _means(rows: Sequence[Row]) -> list[str]:
-    """Return the table of means over the seeds, and a note of what is the same in all rows."""
+def _means(rows: Sequence[SimulationRow]) -> list[str]:
+    """Return the table of means over the seeds, and a note of the settings that all rows share."""
     spaces, lines = _values(rows, ("space",)), _values(rows, _LINE)
     groups = sorted(
-        _group(rows, ("space", *_LINE, "stages")).items(),
+        group_rows(rows, ("space", *_LINE, "stages")).items(),
         key=lambda item: (spaces.index(item[0][:1]), lines.index(item[0][1:-1]), item[0][-1]),
     )
     same = {key: rows[0].get(key) for key in _COLUMNS if len(_values(rows, (key,))) == 1}
@@ -157,7 +158,7 @@ def _means(rows: Sequence[Row]) -> list[str]:
     shared = ", ".join(f"{_COLUMNS[key]} {_text(value)}" for key, value in same.items() if value is not None)
     return [
         note(f"In all rows: {shared}.") if shared else "",
-        table(body, head, "Means over the seeds; makespans in ticks."),
+        table(Table(head, body, "Means over the seeds; makespans in ticks.")),
     ]
 
 
@@ -165,13 +166,14 @@ def _text(value: object) -> str:
     return "-" if value is None else number(value)
 
 
-def _values(rows: Iterable[Row], keys: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return the values of some keys that occur together, each once, in the order in which they occur."""
+def _values(rows: Iterable[SimulationRow], keys: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the combinations of values that some keys have, each once, in the order in which they first occur."""
     return list(dict.fromkeys(tuple(row.get(key) for key in keys) for row in rows))
 
 
-def _group(rows: Iterable[Row], keys: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+def group_rows(rows: Iterable[SimulationRow], keys: Sequence[str]) -> dict[tuple[Any, ...], list[SimulationRow]]:
+    """Return the rows by their values of some keys, in the order in which these values first occur."""
+    groups: dict[tuple[Any, ...], list[SimulationRow]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
     return groups

@@ -15,8 +15,9 @@ from naspipe.pipeline.plan_index import Violation
 from naspipe.pipeline.statistics import stage_statistics
 from naspipe.pipeline.validator import explain, has_form
 from naspipe.pipeline.waits import CausalWait, causal_waits
-from naspipe.report.figures import INK, new_figure
-from naspipe.report.markup import note, number, plot, problem, section, standalone_page, table
+from naspipe.report.canvas import INK, new_figure
+from naspipe.report.markup import note, plot, problem, section, standalone_page, table
+from naspipe.report.table import Table, number
 
 MAX_ACTIONS = 10_000
 """Actions that are drawn; a browser takes about a second for them."""
@@ -35,7 +36,7 @@ _FIRST_VIEW, _NAMED = 30, 4_000
 # Half a bar's height, in rows; the arrows of causal waits take lanes above it.
 _HALF, _LANE, _LANES = 0.28, 0.055, 3
 
-# How much wider a button makes the view, and by what part of it the button moves it.
+# The factor by which a button widens the view, and the fraction of the view by which it moves it.
 _BUTTONS = {
     "everything": "Infinity,0", "closer": "0.5,0", "wider": "2,0", "← earlier": "1,-0.5", "later →": "1,0.5",
 }  # fmt: skip
@@ -96,28 +97,28 @@ def timeline_figure(plan: Plan, max_actions: int = MAX_ACTIONS) -> Any:
 
 
 def write_timeline(plan: Plan, path: Path, violations: Sequence[Violation] = ()) -> None:
-    """Write a self-contained page: a plan's figures, what is wrong with it, its stages and its timeline.
+    """Write a self-contained page: a plan's figures, its violations, its stages and its timeline.
 
     Args:
         plan: Any plan, or trace.
         path: File to write.
-        violations: What ``find_violations`` says of the plan; nothing means that it keeps its contract.
+        violations: Those that ``find_violations`` returns; none if the plan keeps its contract.
     """
     figure = timeline_figure(plan)
     drawn, end = figure.layout.meta
     total = sum(map(len, plan.actions))
-    cut = f"Only the first {drawn:,} of {total:,} actions are drawn, to tick {end:,} of {plan.makespan:,}."
+    first = f"Only the first {drawn:,} of {total:,} actions are drawn, to tick {end:,} of {plan.makespan:,}."
     caption = (
         "Actions of each stage, in a colour for each subnet: light forwards, dark backwards, and a line "
         "where an update is done. An arrow leads from the end of an update to a forward that it kept "
-        "waiting, although its input was there. A click on the legend hides what it names."
+        "waiting, although its input was there. Click an entry of the legend to hide its bars."
     )
     buttons = "".join(f'<button type="button" data-view="{view}">{text}</button>' for text, view in _BUTTONS.items())
     body = [
         section("Plan", _figures(plan, violations), *_wrong(plan, violations)),
         section("Stages", _stages(plan, violations)),
         section(
-            "Timeline", note(cut) if drawn < total else "",
+            "Timeline", note(first) if drawn < total else "",
             f'<div class="view" data-end="{max(end, 1)}">{buttons}</div>',
             plot(figure, "timeline", caption),
         ),
@@ -131,7 +132,7 @@ def write_timeline(plan: Plan, path: Path, violations: Sequence[Violation] = ())
 
 
 def _tick(plan: Plan) -> str:
-    """Return what a plan's times count: of a trace, which has versions, they have been measured."""
+    """Return the unit of a plan's times: a trace, which has versions, has measured ones."""
     return "tick" if plan.versions is None else "microsecond"
 
 
@@ -205,7 +206,7 @@ def _color(planned: PlannedAction, shade: int) -> str:
 
 
 def _unit(planned: PlannedAction) -> str:
-    """Return a unit's text, as within an action's."""
+    """Return a unit's text as an action's text spells it."""
     action = planned.action
     return f"{action.subnet}.{action.microbatch}" if action.microbatch else str(action.subnet)
 
@@ -251,23 +252,22 @@ def _wrong(plan: Plan, violations: Sequence[Violation]) -> list[str]:
 
 
 def _stages(plan: Plan, violations: Sequence[Violation]) -> str:
-    """Return the table of stages; of a plan without its form, only what each stage's own actions say."""
-    formless = not has_form(violations)
+    """Return the table of stages; of a malformed plan only the columns that need a single stage's actions."""
     head = ["stage", "blocks", "actions", f"busy, {_tick(plan)}s", "idle"]
     rows: list[list[object]] = []
     for stage, row in enumerate(plan.actions):
         idle = f"{plan.idle(stage):.3f}" if plan.makespan else "-"
-        rows.append([stage, _blocks(row), number(len(row)), number(plan.busy(stage)), idle])
+        rows.append([stage, _blocks(row), len(row), plan.busy(stage), idle])
     caption = "What each stage does: its time at work and the fraction of the makespan that it is idle"
-    if not formless:
+    if has_form(violations):
         head += ["activations", "more versions", "moves"]
         for line, held in zip(rows, stage_statistics(plan), strict=True):
-            line += [number(held.activations), number(held.versions), number(held.moves)]
+            line += [held.activations, held.versions, held.moves]
         caption += (
             "; at the peak, the blocks whose activations it holds and the layer versions beyond one each; "
             "and the blocks of subnets that do not run where most subnets run them"
         )
-    return table(rows, head, f"{caption}.")
+    return table(Table(head, rows, f"{caption}."))
 
 
 def _blocks(row: Sequence[PlannedAction]) -> str:

@@ -1,14 +1,22 @@
-"""The retraining in a report: curves of its rows, their scores, and what spreads over seeds."""
+"""The report's section on the retraining: curves of its rows, their scores, and the spread over seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from naspipe.report.figures import ACCENT, SOFT, new_figure
-from naspipe.report.markup import note, number, plot, problem, table
+from naspipe.report.canvas import ACCENT, SOFT, new_figure
+from naspipe.report.markup import note, plot, problem, table
 from naspipe.report.records import read_records
-from naspipe.results.retraining_rows import RetrainingRow, deciding_metric, metric_names, row_folder, spreads
+from naspipe.report.table import Column, Spread, Table
+from naspipe.results.retraining_rows import (
+    LOSS,
+    RetrainingRow,
+    deciding_metric,
+    metric_names,
+    row_folder,
+    spreads,
+)
 
 if TYPE_CHECKING:
     from naspipe.records import RowScores
@@ -19,13 +27,13 @@ STARTS = {
     "inherit": "the supernet's weights as they are",
     "finetune": "the supernet's weights, trained further",
 }
-"""What ``retrain.init`` means, for people."""
+"""Explanations of the values of ``retrain.init``."""
 
 DASHES = {"scratch": "solid", "finetune": "dash"}
 """How the curve of each start is drawn."""
 
 COLORS = (ACCENT, "#b45309", "#1d4ed8", "#9f1239", "#6d28d9", "#4d7c0f")
-"""Of the curves, one an architecture; further ones are grey."""
+"""Of the curves, one colour for each architecture; further architectures are grey."""
 
 
 def retraining(run: RunView) -> Iterator[str]:
@@ -48,15 +56,15 @@ def retraining(run: RunView) -> Iterator[str]:
     if curves:
         yield plot(_curves(curves), "retraining", "Training loss of each epoch of the retraining.")
     if len(rows) == 1 and scores:
-        yield _splits(scores[0])
+        yield table(_splits(scores[0]))
     elif scores:
-        yield from _table(run, scores)
+        yield from map(table, (*score_tables(run, scores), _architectures(scores)))
     if run.folder.best_metrics.exists():
         yield note(f"Weights: {run.folder.best_model.relative_to(run.path)}")
 
 
 def _curves(curves: Sequence[tuple[RetrainingRow, list[float]]]) -> Any:
-    """Return the loss over the epochs: a colour an architecture, a dash a start; seeds look alike."""
+    """Return the loss over the epochs: a colour for each architecture, a dash for each start; seeds look alike."""
     figure = new_figure(260, "epoch", "training loss")
     trials = list(dict.fromkeys(row.trial for row, _ in curves))
     named: set[str] = set()
@@ -69,7 +77,7 @@ def _curves(curves: Sequence[tuple[RetrainingRow, list[float]]]) -> Any:
                 "dash": DASHES[row.init],
             },
             marker={"size": 4}, hovertemplate=f"{row.describe()}<br>epoch %{{x}}: %{{y:.6g}}<extra></extra>",
-            # Once for all seeds; more architectures than have a colour are told apart by pointing at them.
+            # Once for all seeds; pointing at a grey curve shows its name.
             showlegend=group not in named and len(curves) > 1 and place < len(COLORS),
         )  # fmt: skip
         named.add(group)
@@ -84,50 +92,48 @@ def _curves(curves: Sequence[tuple[RetrainingRow, list[float]]]) -> Any:
     return figure
 
 
-def _splits(row: RowScores) -> str:
-    names = metric_names([row], None)
-    lines = [
-        (split, *(number(values[name]) if name in values else "" for name in names))
-        for split, values in (("validation", row.validation), ("test", row.test))
-    ]
-    return table(lines, ("split", *names), "Scores of the retrained subnet; the test split was used once, at the end.")
+def score_tables(run: RunView, scores: Sequence[RowScores], brief: bool = False) -> list[Table]:
+    """Return the table of finished rows, and where a row has several seeds that of the means over them.
 
-
-def _table(run: RunView, scores: Sequence[RowScores]) -> Iterator[str]:
+    Args:
+        run: Their run.
+        scores: The finished rows, at least one.
+        brief: Leave out all metrics but the loss and the one that decides.
+    """
     metric = deciding_metric(scores, run.components.objectives)
-    names = metric_names(scores, metric.name if metric else None)
+    first = metric.name if metric else None
+    names = [name for name in metric_names(scores, first) if not brief or name in (first, LOSS.name)]
     columns = [(split, name) for name in names for split in ("validation", "test")]
     head = [f"{split} {name}" for split, name in columns]
     best = run.folder.best_scores() if run.folder.best_metrics.exists() else None
-    lines = []
+    caption = "Scores of the retrained subnets; the test split was used once a row, after its training."
+    if best is not None and best.chosen_by is not None:
+        caption += f" The best row is that of the best validation {best.chosen_by}; the test split decides nothing."
+    single = Table(("trial", "start", "seed", *head, "parameters", ""), caption=caption)
     for row in scores:
         won = best is not None and (row.trial, row.init, row.seed) == (best.trial, best.init, best.seed)
         values = [getattr(row, split).get(name) for split, name in columns]
-        cells = ["" if value is None else number(value) for value in values]
-        lines.append((row.trial, row.init, row.seed, *cells, "best" if won else ""))
-    by = f"; the best is that of the best validation {best.chosen_by}" if best is not None and best.chosen_by else ""
-    yield table(
-        lines, ("trial", "start", "seed", *head, ""),
-        f"Scores of the retrained subnets{by}. The test split was used once a row, after its training, and decides "
-        "nothing.",
-    )  # fmt: skip
+        single.add(str(row.trial), row.init, row.seed, *values, row.parameters, "best" if won else "")
     groups = spreads(scores)
-    if any(len(group.rows) > 1 for group in groups):
-        yield table(
-            [
-                (group.rows[0].trial, group.rows[0].init, len(group.rows),
-                 *(_spread(group.mean(split, name)) for split, name in columns))
-                for group in groups
-            ],
-            ("trial", "start", "seeds", *head),
-            "Mean and sample standard deviation over the seeds of an architecture from one start.",
-        )  # fmt: skip
-    architectures = {row.trial: (row.trial, number(row.parameters), row.text) for row in scores}
-    yield table(list(architectures.values()), ("trial", "parameters", "architecture"), "The architectures.", code=2)
+    if all(len(group.rows) == 1 for group in groups):
+        return [single]
+    caption = "Mean and sample standard deviation over the seeds of an architecture from one start."
+    means = Table(("trial", "start", "seeds", *head), caption=caption)
+    for group in groups:
+        found = [group.mean(split, name) for split, name in columns]
+        cells = [None if pair is None else Spread(*pair) for pair in found]
+        means.add(str(group.rows[0].trial), group.rows[0].init, len(group.rows), *cells)
+    return [single, means]
 
 
-def _spread(found: tuple[float, float | None] | None) -> str:
-    if found is None:
-        return ""
-    mean, deviation = found
-    return number(mean) if deviation is None else f"{number(mean)} ± {deviation:.2g}"
+def _splits(row: RowScores) -> Table:
+    names = metric_names([row], None)
+    rows = [(split, *map(values.get, names)) for split, values in (("validation", row.validation), ("test", row.test))]
+    caption = "Scores of the retrained subnet; the test split was used once, at the end."
+    return Table(("split", *names), rows, caption)
+
+
+def _architectures(scores: Sequence[RowScores]) -> Table:
+    rows = {row.trial: (str(row.trial), row.text) for row in scores}
+    columns = ("trial", Column("architecture", wrap="anywhere"))
+    return Table(columns, rows.values(), "The architectures.")
