@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -87,19 +87,28 @@ def fork_server() -> Iterator[None]:
 
 def call_in_fork(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a function of a module gives in a fork."""
-    here, there = multiprocessing.Pipe()
-    process = CONTEXT.Process(target=_answer, args=(there, function, arguments))
-    process.start()
-    there.close()
-    try:
+    return call_in_forks(function, arguments)[0]
+
+
+def call_in_forks(function: Callable[..., Any], *calls: Sequence[Any]) -> list[Any]:
+    """Return what a function of a module gives in forks that run at the same time, one for each row of arguments."""
+    started = []
+    for arguments in calls:
+        here, there = multiprocessing.Pipe()
+        process = CONTEXT.Process(target=_answer, args=(there, function, arguments))
+        process.start()
+        there.close()
+        started.append((process, here))
+    values = []
+    for process, here in started:
         value, error = here.recv()
-    finally:
         process.join()
-    assert error is None, error
-    return value
+        assert error is None, error
+        values.append(value)
+    return values
 
 
-def _answer(connection: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _answer(connection: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
     try:
         connection.send((function(*arguments), None))
     except BaseException:

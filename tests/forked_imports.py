@@ -6,7 +6,9 @@ import torch._dynamo  # noqa: F401  # The first optimizer of a process imports i
 import naspipe.runs.run
 import naspipe.search.workers
 import naspipe.testing  # noqa: F401
+from naspipe.runs import retrain_processes
 from naspipe.training.distributed import stage
 
-# It ends a process whose parent is not the launcher. That of a fork is the process that forks.
-stage.end_with = lambda launcher: None
+for module in (stage, retrain_processes):
+    # It ends a process whose parent is not the launcher. That of a fork is the process that forks.
+    module.end_with = lambda launcher: None

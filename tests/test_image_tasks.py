@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import os
 import struct
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import call_in_forks
 from PIL import Image
 from torch import Tensor
 
@@ -424,21 +424,16 @@ def test_a_cache_that_another_process_wrote_meanwhile_is_replaced_by_the_same(
     assert len(list((pictures.parent / "cache").iterdir())) == 1
 
 
-def test_processes_share_a_cache_and_augment_alike(pictures: Path) -> None:
-    code = """
-import sys, torch
-from naspipe.files import digest_tensors
-from naspipe.tasks.image_folder import ImageFolder
-torch.manual_seed(int(sys.argv[3]))
-train = ImageFolder(sys.argv[1], size=8, cache=sys.argv[2], crop=2, flip=True).load(0).train
-print(digest_tensors({"x": train.batch(range(len(train)), 2**62).inputs}))
-"""
-    cache = str(pictures.parent / "cache")
-    command = [sys.executable, "-c", code, str(pictures), cache]
-    started = [subprocess.Popen([*command, seed], stdout=subprocess.PIPE, text=True) for seed in "12"]
-    found = {process.communicate(timeout=200)[0].strip() for process in started}
+def digest_of_training(pictures: Path, cache: str, seed: int) -> str:
+    torch.manual_seed(seed)
     train = ImageFolder(str(pictures), size=8, cache=cache, crop=2, flip=True).load(0).train
-    assert found == {digest_tensors({"x": everything(train, key=2**62).inputs})}
+    return digest_tensors({"x": everything(train, key=2**62).inputs})
+
+
+def test_processes_share_a_cache_and_augment_alike(pictures: Path, forks: None) -> None:
+    cache = str(pictures.parent / "cache")
+    found = call_in_forks(digest_of_training, (pictures, cache, 1), (pictures, cache, 2))
+    assert found == [digest_of_training(pictures, cache, 3)] * 2
     assert [path.suffix for path in (pictures.parent / "cache").iterdir()] == [".safetensors"]
 
 

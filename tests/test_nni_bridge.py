@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import random
-import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
+from forked import call_in_fork
 from torch import Tensor, nn
 
 import naspipe
@@ -316,21 +318,27 @@ def test_a_file_is_relative_to_the_configuration_and_kept_absolute(tmp_path: Pat
         naspipe.load_config(tmp_path / "config.yaml", ["space.model=models.py:Chin"])
 
 
-def test_nni_is_imported_late_and_changes_no_state_that_results_depend_on() -> None:
-    code = """
-import logging, random, sys, numpy, torch
-import naspipe_spaces.nni_bridge.space
-from naspipe_spaces.nni_bridge.library import load_nni
-assert not [name for name in sys.modules if name.startswith("nni")]
-def state():
-    return (random.getstate(), torch.get_rng_state().tolist(), str(numpy.random.get_state()), torch.get_num_threads(),
-            torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled())
-before = state()
-load_nni()
-assert state() == before
-assert not logging.root.handlers
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+def states_around_the_import() -> tuple[list[str], list[Any], list[Any]]:
+    """Return the modules of NNI before it is imported, and what results depend on, before and afterwards."""
+
+    def state() -> list[Any]:
+        return [
+            random.getstate(), torch.get_rng_state().tolist(), str(numpy.random.get_state()), torch.get_num_threads(),
+            str(torch.get_default_dtype()), torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled(),
+            logging.root.handlers,
+        ]  # fmt: skip
+
+    names, before = [name for name in sys.modules if name.startswith("nni.")], state()
+    load_nni()
+    assert "nni.nas" in sys.modules
+    return names, before, state()
+
+
+def test_nni_is_imported_late_and_changes_no_state_that_results_depend_on(forks: None) -> None:
+    names, before, after = call_in_fork(states_around_the_import)
+    assert names == []
+    assert before == after
+    assert before[-1] == []
 
 
 def config_of(model: str, task: str, **sections: Any) -> dict[str, Any]:

@@ -287,7 +287,7 @@ def test_verify_refuses_what_does_not_fit_before_it_trains(
     assert text == ""
 
 
-def test_processes_are_verified_too() -> None:
+def test_processes_are_verified_too(forked_processes: None) -> None:
     found = list(verify(as_config(TINY), ["csp"], [2], ["distributed"], 8))
     assert [check.kept for check in found] == [True, True]
     assert found[1].reference == "sequential on 1 stage, in-process"
@@ -300,9 +300,8 @@ def test_an_unknown_answer_to_a_loss_that_is_not_finite_is_refused() -> None:
 
 @pytest.mark.parametrize("transport", ["in-process", "distributed"])
 def test_a_traced_training_leaves_a_plan_that_is_judged_and_drawn(
-    command: Command, tmp_path: Path, tiny: dict[str, Any], transport: str, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, tiny: dict[str, Any], transport: str, forked_processes: None
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     path, out = tmp_path / "tiny.yaml", tmp_path / "out"
     path.write_text(yaml.safe_dump({**tiny, "executor": {**CSP, "stages": 2, "transport": transport}}))
     code, text, errors = command("train", path, "--out", out, "--trace")
@@ -361,7 +360,7 @@ def test_compare_prints_and_writes_a_row_for_each_training(
     assert page.read_text().count("<script src=") == 0
 
 
-def test_compare_measures_each_process(tmp_path: Path) -> None:
+def test_compare_measures_each_process(tmp_path: Path, forked_processes: None) -> None:
     rows = list(Comparison(as_config(TINY), ["csp"], [], [2], "distributed", 8).run())
     assert len(rows) == 1
     assert len(rows[0]["peak_memory_mib"].split()) == 2

@@ -54,7 +54,7 @@ def test_each_training_goes_on_from_three_checkpoints_under_others_of_an_equal_c
     assert found[3].continuations[0].bits != found[2].continuations[0].bits
 
 
-def test_processes_go_on_from_what_one_process_wrote_and_the_other_way_round() -> None:
+def test_processes_go_on_from_what_one_process_wrote_and_the_other_way_round(forked_processes: None) -> None:
     found = checks(["csp"], [2], transports=["distributed"], subnets=2)
     assert [check.kept for check in found] == [True, True]
     assert [[one.heir.transport for one in check.continuations] for check in found] == [

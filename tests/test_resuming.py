@@ -121,6 +121,17 @@ def broken_off(config: dict[str, Any], path: Path, at: int = 50, phase: str = "t
     return Run.open(path)
 
 
+def go_on_until(path: Path, overrides: list[str], at: int, phase: str = "train") -> None:
+    """Resume a run in this process until so much of a phase is done."""
+
+    def interrupt(progress: Progress) -> None:
+        if progress.phase == phase and progress.done == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reopen(path, overrides, watch=interrupt).resume()
+
+
 def indices(run: Run) -> list[int]:
     return CheckpointFolder(run.folder.training.checkpoints).indices()
 
@@ -182,28 +193,25 @@ def assert_nothing_left(folder: Path, *families: dict[int, str]) -> None:
         pass
 
 
-PLACES = [("train/metrics.jsonl", SUBNETS)] * 3 + [("search/trials.jsonl", 10), ("retrain/*/epochs.jsonl", 2)]
+PLACES = [("train/metrics.jsonl", SUBNETS), ("search/trials.jsonl", 10), ("retrain/*/epochs.jsonl", 2)]
 
 
-def test_five_kills_at_random_moments_of_any_process_change_no_byte(
-    tmp_path: Path, undisturbed: dict[str, str]
-) -> None:
+def test_kills_at_random_moments_of_any_process_change_no_byte(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    """One in each phase; benchmarks/kills.py does a hundred."""
     chance = random.Random(7)
     families = []
     process = started(tmp_path)
-    at = 0
     for file, most in PLACES:
-        # What has been logged since the last checkpoint is trained again: the moment is one behind it.
-        at = chance.randrange(max(1, at // EVERY * EVERY), most) if most == SUBNETS else chance.randrange(1, most)
-        process.reach(file, at)
+        process.reach(file, chance.randrange(1, most))
         families.append(process.family())
         victim = chance.choice(sorted(families[-1]))
         os.kill(victim, signal.SIGKILL)
         code = process.end()
         assert code == (-signal.SIGKILL if victim == process.process.pid else 1) or code == 0, process.output
-        process = Started(tmp_path, "resume", tmp_path / "run")
-    assert process.end() == 0, process.output
+        if file != PLACES[-1][0]:
+            process = Started(tmp_path, "resume", tmp_path / "run")
     assert_nothing_left(tmp_path, *families)
+    reopen(tmp_path / "run").resume()
     assert result(tmp_path / "run") == undisturbed
 
 
@@ -225,16 +233,17 @@ def test_sigterm_in_any_phase_leaves_what_resume_goes_on_from(tmp_path: Path, un
             run = Run.open(tmp_path / "run")
             # Nothing that was trained is lost.
             assert indices(run) == [process.lines(file)]
-        process = Started(tmp_path, "resume", tmp_path / "run")
-    assert process.end() == 0, process.output
+            # The rest of the training needs no processes.
+            go_on_until(run.path, ["executor.transport=in-process", "search.workers=1"], 1, "search")
+            process = Started(tmp_path, "resume", tmp_path / "run", "--set", "search.workers=2")
     assert_nothing_left(tmp_path, *families)
+    reopen(tmp_path / "run", ["search.workers=1"]).resume()
     assert result(tmp_path / "run") == undisturbed
 
 
 def test_stages_that_die_are_started_again_and_go_on(
-    tmp_path: Path, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed: dict[str, str], forked_processes: None
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     lives = tmp_path / "lives"
     lives.write_text("x\nx\nx")
     config = settings(**PROCESSES, restarts=1)
@@ -250,10 +259,23 @@ def test_stages_that_die_are_started_again_and_go_on(
     assert {**found, noted: ""} == {**undisturbed, noted: ""}
 
 
+@pytest.fixture(scope="module")
+def halfway(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, Path], Run]:
+    """Return what makes a run that was interrupted when so many subnets had been trained; each is trained once."""
+    made: dict[int, Path] = {}
+
+    def copy(at: int, path: Path) -> Run:
+        if at not in made:
+            made[at] = broken_off(settings(), tmp_path_factory.mktemp("halfway") / "run", at).path
+        return Run.open(shutil.copytree(made[at], path))
+
+    return copy
+
+
 class TestInOneProcess:
     @pytest.fixture
-    def interrupted(self, tmp_path: Path) -> Run:
-        return broken_off(settings(), tmp_path / "run")
+    def interrupted(self, halfway: Callable[[int, Path], Run], tmp_path: Path) -> Run:
+        return halfway(50, tmp_path / "run")
 
     @pytest.mark.parametrize(("phase", "at"), [("train", 1), ("train", 50), ("retrain", 1)])
     def test_an_interrupt_is_gone_on_from(
@@ -304,7 +326,7 @@ class TestInOneProcess:
         layouts = [["executor.stages=4"], ["executor.stages=1"], ["executor.stages=3", "executor.segments=1"]]
         path = broken_off(settings(), tmp_path / "run", 25).path
         for place, layout in enumerate(layouts):
-            self.go_on_until(path, layout, 45 + 20 * place)
+            go_on_until(path, layout, 45 + 20 * place)
         with pytest.warns(NaspipeWarning, match="executor.options of 'csp' are dropped"):
             reopen(path, ["executor.name=sequential", "executor.stages=1"]).resume()
         assert Run.open(path).config.executor.name == "sequential"
@@ -328,18 +350,9 @@ class TestInOneProcess:
         reopen(run.path).resume()
         assert result(run.path) == undisturbed
 
-    def go_on_until(self, path: Path, overrides: list[str], at: int) -> None:
-        def interrupt(progress: Progress) -> None:
-            if progress.done == at:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            reopen(path, overrides, watch=interrupt).resume()
-
     def test_a_run_of_one_process_goes_on_in_several_and_back(
-        self, interrupted: Run, undisturbed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+        self, interrupted: Run, undisturbed: dict[str, str], forked_processes: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
         monkeypatch.setenv("NASPIPE_TEST_SLOW", "1")
 
         def stop(progress: Progress) -> None:
@@ -440,8 +453,8 @@ class TestInOneProcess:
 
 class TestFiles:
     @pytest.fixture
-    def interrupted(self, tmp_path: Path) -> Run:
-        run = broken_off(settings(), tmp_path / "run", 70)
+    def interrupted(self, halfway: Callable[[int, Path], Run], tmp_path: Path) -> Run:
+        run = halfway(70, tmp_path / "run")
         assert indices(run) == [60, 40, 20]
         return run
 
@@ -572,9 +585,8 @@ class TestFiles:
 
 @pytest.mark.parametrize("executor", [{}, {"transport": "distributed"}, {"name": "gpipe", "options": {"bulk": 4}}])
 def test_the_trace_of_a_training_that_drains_keeps_its_contract(
-    tmp_path: Path, command: Command, executor: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Command, executor: dict[str, Any], forked_processes: None
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     config = settings(**executor, checkpoint={"every": 8})
     if executor.get("name") == "gpipe":
         config["training"]["delay"] = None

@@ -391,9 +391,8 @@ PLUGINS = {"space": {"name": "test_retraining:Plain"}, "task": {"name": "test_re
 
 
 def test_processes_give_the_same_each_time_and_nearly_what_one_gives_and_a_killed_one_loses_nothing(
-    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, forked_processes: None
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
     first = Run.create({**TINY, **PLUGINS}, tmp_path / "first").train().search()
     # Batches of 15 are cut into 8 and 7 samples; the last of an epoch has 6.
     settings = {"seeds": 2, "batch_size": 15}

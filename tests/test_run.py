@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import TINY, TinySpace, TinyTask
+from forked import call_in_fork
 from safetensors.torch import load_file
 from torch import nn
 
@@ -69,16 +68,13 @@ def test_the_best_model_is_an_ordinary_module_with_the_scores_it_claims(finished
     assert finished.best_architecture() == finished.trials()[record["trial"]].architecture
 
 
-def test_the_same_config_gives_the_same_run_in_another_process(finished: Run, tmp_path: Path) -> None:
+def digest_of_run(config: Path, out: Path) -> str:
+    return naspipe.run(str(config), str(out)).digest
+
+
+def test_the_same_config_gives_the_same_run_in_another_process(finished: Run, tmp_path: Path, forks: None) -> None:
     out = tmp_path / "two"
-    code = f"import naspipe; print(naspipe.run({str(finished.folder.config)!r}, {str(out)!r}).digest)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent,
-        env={"PYTHONPATH": str(Path(__file__).parent), "PYTHONHASHSEED": "7"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == finished.digest
+    assert call_in_fork(digest_of_run, finished.folder.config, out) == finished.digest
     for path in ("train/metrics.jsonl", "train/settings.json", "search/trials.jsonl", "search/settings.json",
                  "best/architecture.json", "best/metrics.json", "config.yaml"):  # fmt: skip
         assert (out / path).read_bytes() == (finished.path / path).read_bytes(), path

@@ -257,11 +257,15 @@ class TestWorkers:
         lives.write_text("\n".join("x" * deaths))
         return Run.open(run.path)
 
-    def test_a_worker_that_dies_is_replaced_and_its_candidate_evaluated_again(self, make: Any, tmp_path: Path) -> None:
+    def test_a_worker_that_dies_is_replaced_and_its_candidate_evaluated_again(
+        self, make: Any, tmp_path: Path, forked_processes: None
+    ) -> None:
         expected = make("undisturbed").search().trials()
         assert self.dying(make, tmp_path, 1).search(workers=2).trials() == expected
 
-    def test_a_candidate_over_which_workers_die_twice_has_failed_and_says_why(self, make: Any, tmp_path: Path) -> None:
+    def test_a_candidate_over_which_workers_die_twice_has_failed_and_says_why(
+        self, make: Any, tmp_path: Path, forked_processes: None
+    ) -> None:
         # With one process at a time both deaths are over the first candidate.
         run = self.dying(make, tmp_path, 2)
         config = run.config.model_copy(update={"search": run.config.search.model_copy(update={"workers": 2})})
@@ -275,7 +279,7 @@ class TestWorkers:
         assert place == 0
         assert str(result) == "the process that evaluated it died 2 times, at last by SIGKILL"
 
-    def test_a_worker_that_cannot_start_ends_the_search(self, make: Any) -> None:
+    def test_a_worker_that_cannot_start_ends_the_search(self, make: Any, forked_processes: None) -> None:
         run: Run = make()
         text = run.folder.config.read_text().replace(
             "conftest:TinyTask", f"test_searching:Unready\n  home: {os.getpid()}"
@@ -414,7 +418,7 @@ class TestGoingOn:
             assert again(run).search().trials() == expected
 
 
-def test_the_command_line_extends_and_takes_workers(make: Any, command: Command) -> None:
+def test_the_command_line_extends_and_takes_workers(make: Any, command: Command, forked_processes: None) -> None:
     run = make().search()
     code, _, errors = command("search", run.path)
     assert code == 2

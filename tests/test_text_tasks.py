@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-import subprocess
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import sacrebleu
 import torch
+from forked import call_in_forks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_spaces import CONFIG
@@ -151,32 +152,20 @@ def test_characters_are_cut_off_by_frequency_and_then_by_code_point() -> None:
     assert characters.encode("zyab ") == [7, 6, 5, UNKNOWN, 4]
 
 
-PROCESS = """
-import hashlib, sys
-from naspipe.tasks.text.translation import Translation
-task = Translation(sys.argv[1], sys.argv[2], vocabulary=60, validation=0.2, test=0.2)
-batch = (split := task.load(3).train).batch(range(len(split)), 0)
-print(hashlib.sha256(b"".join(x.numpy().tobytes() for x in (*batch.inputs, batch.targets))).hexdigest())
-"""
+def digest_of_training(files: dict[str, str], threads: int) -> str:
+    os.environ["RAYON_NUM_THREADS"] = str(threads)
+    batch = whole(translation(files).load(3).train)
+    return hashlib.sha256(b"".join(x.numpy().tobytes() for x in (*batch.inputs, batch.targets))).hexdigest()
 
 
-def test_processes_that_start_at_once_prepare_the_same(files: dict[str, str], cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "process.py").write_text(PROCESS)
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(tmp_path / "process.py"), files["source"], files["target"]],
-            env={"NASPIPE_CACHE": str(cache), "PYTHONHASHSEED": str(n), "RAYON_NUM_THREADS": str(1 + 3 * n)},
-            stdout=subprocess.PIPE, text=True,
-        )
-        for n in range(2)
-    ]  # fmt: skip
-    outputs = [process.communicate(timeout=120)[0].strip() for process in started]
-    assert [process.returncode for process in started] == [0, 0]
+def test_processes_that_start_at_once_prepare_the_same(
+    files: dict[str, str], cache: Path, forks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = call_in_forks(digest_of_training, (files, 1), (files, 4))
     kept = {path.name: path.read_bytes() for path in cache.iterdir()}
     assert len(kept) == 1
-    batch = whole(translation(files).load(3).train)
-    tensors = (*batch.inputs, batch.targets)
-    assert outputs == [hashlib.sha256(b"".join(x.numpy().tobytes() for x in tensors)).hexdigest()] * 2
+    monkeypatch.setenv("RAYON_NUM_THREADS", "2")
+    assert found == [digest_of_training(files, 2)] * 2
     again = cache.with_name("another")
     translation(files, cache=str(again)).load(3)
     assert {path.name: path.read_bytes() for path in again.iterdir()} == kept
