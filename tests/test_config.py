@@ -95,7 +95,7 @@ search:
         ("training.optimizer={name: SGD, fused: true}", "training.optimizer.fused: unknown key"),
         ("search.budget.trials=-4", "must be greater than or equal to 1, but got -4"),
         ("search.objectives=[flops, flops]", "objectives must differ"),
-        ("search.constraints=[accuracy>0.5]", "'accuracy' is known only once a candidate has been evaluated"),
+        ("search.constraints=[accuracy>0.5]", "'accuracy' is known only once a subnet has been evaluated"),
         ("search.constraints=[flop<1e6]", "but is on 'flop'. Did you mean 'flops'?"),
         ("search.constraints=[flops<many]", "a condition must compare a metric with a number by"),
         ("search.constraints=[flops]", "as in parameters<1e6, but got 'flops'"),

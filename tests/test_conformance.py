@@ -410,9 +410,9 @@ class Worse(naspipe.Measure):
     direction = "best"  # type: ignore[assignment]  # on purpose
     count = 0
 
-    def measure(self, candidate: naspipe.Candidate) -> float:
+    def measure(self, subnet: naspipe.Subnet) -> float:
         type(self).count += 1
-        candidate.module.train()
+        subnet.module.train()
         return random.random() + type(self).count
 
 

@@ -22,7 +22,7 @@ from naspipe.runs import rank_check, rank_truths
 from naspipe.runs.rank_check import UNTRAINED
 from naspipe.runs.rank_truths import Retraining
 from naspipe.search import ranking
-from naspipe.search.measure import Candidate, Measure
+from naspipe.search.measure import Measure, Subnet
 from naspipe.space.distinct import distinct_architectures
 from naspipe.training.progress import Progress
 from naspipe_spaces.nasbench201_table import true_accuracy
@@ -41,8 +41,8 @@ class Table(Measure):
 
     direction: ClassVar[Direction] = "maximize"
 
-    def measure(self, candidate: Candidate) -> float:
-        return quality(candidate.architecture)
+    def measure(self, subnet: Subnet) -> float:
+        return quality(subnet.architecture)
 
 
 class Errors(Table):
@@ -50,24 +50,24 @@ class Errors(Table):
 
     direction: ClassVar[Direction] = "minimize"
 
-    def measure(self, candidate: Candidate) -> float:
-        return -quality(candidate.architecture)
+    def measure(self, subnet: Subnet) -> float:
+        return -quality(subnet.architecture)
 
 
 class Holes(Table):
     """A truth of some architectures only."""
 
-    def measure(self, candidate: Candidate) -> float:
-        if candidate.architecture["op0"] == "skip":
+    def measure(self, subnet: Subnet) -> float:
+        if subnet.architecture["op0"] == "skip":
             raise ValueError("no entry for a skip")
-        return quality(candidate.architecture)
+        return quality(subnet.architecture)
 
 
 class Sized(Table):
     """What needs more than the architecture."""
 
-    def measure(self, candidate: Candidate) -> float:
-        return float(len(list(candidate.module.parameters())))
+    def measure(self, subnet: Subnet) -> float:
+        return float(len(list(subnet.module.parameters())))
 
 
 @pytest.fixture(autouse=True)
@@ -307,7 +307,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"against": "test_rank_check:Table", "seeds": 2}, "--seeds must be 1, for test_rank_check:Table gives the same"),
     (
         {"against": "nasbench201"},
-        "nasbench201 gives none: .*the space nasbench201 with tied: true, but .* op0, op1",
+        "nasbench201 gives none: .*the space must be nasbench201 with tied: true, but .* op0, op1",
     ),
     ({"against": "test_rank_check:Sized"}, "Sized gives none: .*a measure that needs the module cannot be used here"),
 ]

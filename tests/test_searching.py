@@ -17,7 +17,7 @@ from conftest import TINY, Command, TinySpace, TinyTask
 from torch import nn
 
 import naspipe
-from naspipe import Candidate, Measure, Run
+from naspipe import Measure, Run, Subnet
 from naspipe.config.schema import BudgetConfig
 from naspipe.errors import ConfigError, InputError, NaspipeWarning, RunError, RunFolderError, SearchError, SpaceError
 from naspipe.files import read_json
@@ -43,7 +43,7 @@ class Slow(Measure):
     timed = True
     taken = 0
 
-    def measure(self, candidate: Candidate) -> float:
+    def measure(self, subnet: Subnet) -> float:
         type(self).taken += 1
         return float(type(self).taken)
 
@@ -147,7 +147,7 @@ class TestConstraints:
 
     def test_a_measure_that_fails_is_named_before_training(self, tmp_path: Path) -> None:
         @naspipe.register_objective("broken-by-test_searching", "minimize")
-        def broken(candidate: Candidate) -> float:
+        def broken(subnet: Subnet) -> float:
             return float("nan")
 
         config = configured(objectives=["accuracy", "broken-by-test_searching"])
@@ -158,9 +158,9 @@ class TestConstraints:
 class TestMeasures:
     def test_functions_can_be_objectives(self, make: Any) -> None:
         @naspipe.register_objective("skips-by-test_searching", "maximize")
-        def skips(candidate: Candidate) -> float:
+        def skips(subnet: Subnet) -> float:
             """Count the skips."""
-            return list(candidate.architecture.values()).count("skip")
+            return list(subnet.architecture.values()).count("skip")
 
         run = make(objectives=["skips-by-test_searching"], strategy={"name": "grid"}, budget={"trials": 64}).search()
         assert [*run.best_architecture().values()] == ["skip"] * 3
@@ -196,22 +196,22 @@ class TestMeasures:
         assert metrics["loss"] != metrics["uncalibrated_loss"]
 
     def test_flops_and_parameters_are_those_counted_by_hand(self) -> None:
-        candidate = self.candidate()
+        subnet = self.subnet()
         # A product of 5 x 4 for one sample, and one of 3 x 5.
-        assert Flops().measure(candidate) == 2 * (5 * 4 + 3 * 5)
-        assert Parameters().measure(candidate) == 5 * 4 + 5 + 3 * 5 + 3
+        assert Flops().measure(subnet) == 2 * (5 * 4 + 3 * 5)
+        assert Parameters().measure(subnet) == 5 * 4 + 5 + 3 * 5 + 3
 
     def test_activation_memory_is_the_most_that_is_alive_at_one_time(self) -> None:
         # Input and weights do not count; the first layer's five numbers have gone when the rectified ones are
         # multiplied, but not while they are made.
-        assert ActivationMemory().measure(self.candidate()) == 4 * (5 + 5)
+        assert ActivationMemory().measure(self.subnet()) == 4 * (5 + 5)
 
     def test_latency_has_a_spread(self) -> None:
-        measured = Latency().measure(self.candidate())
+        measured = Latency().measure(self.subnet())
         assert measured["value"] > 0
         assert measured["spread"] >= 0
 
-    def candidate(self) -> Candidate:
+    def subnet(self) -> Subnet:
         class Data:
             def __len__(self) -> int:
                 return 10
@@ -222,17 +222,18 @@ class TestMeasures:
         module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
         space = TinySpace()
         architecture = space.random_architecture(naspipe.keyed_random(0))
-        return Candidate(space, architecture, lambda: module, Data())  # type: ignore[arg-type]  # all that is asked for
+        return Subnet(space, architecture, lambda: module, Data())  # type: ignore[arg-type]  # all that is asked for
 
     def test_where_only_architectures_are_known_a_module_is_refused(self) -> None:
         space = TinySpace()
-        candidate = Candidate(space, space.random_architecture(naspipe.keyed_random(0)))
+        subnet = Subnet(space, space.random_architecture(naspipe.keyed_random(0)))
+        assert naspipe.Candidate is Subnet, "plug-ins have the former name"
         with pytest.raises(SearchError, match="needs the module cannot be used"):
-            Parameters().measure(candidate)
+            Parameters().measure(subnet)
 
     def test_a_measure_must_say_which_way_is_better(self) -> None:
         class Aimless(Measure):
-            def measure(self, candidate: Candidate) -> float:
+            def measure(self, subnet: Subnet) -> float:
                 return 0.0
 
         naspipe.registry.objectives.register("aimless-by-test_searching")(Aimless)
@@ -266,7 +267,7 @@ class TestWorkers:
     def test_a_candidate_over_which_workers_die_twice_has_failed_and_says_why(
         self, make: Any, tmp_path: Path, forked_processes: None
     ) -> None:
-        # With one process at a time both deaths are over the first candidate.
+        # With one process at a time both deaths are over the first subnet.
         run = self.dying(make, tmp_path, 2)
         config = run.config.model_copy(update={"search": run.config.search.model_copy(update={"workers": 2})})
         pool = workers_module.WorkerPool(config, 1)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from naspipe import Candidate, Measure
+from naspipe import Measure, Subnet
 from naspipe.errors import InputError
 from naspipe.records import Direction
 from naspipe.space import Architecture
@@ -82,16 +82,16 @@ class TrueAccuracy(Measure):
 
     direction: ClassVar[Direction] = "maximize"
 
-    def measure(self, candidate: Candidate) -> float:
+    def measure(self, subnet: Subnet) -> float:
         """Read the accuracy from the table.
 
         Raises:
             InputError: The space is not nasbench201 with ``tied: true``.
         """
         names = [f"edge{source}{target}" for source, target in EDGES]
-        if list(candidate.architecture) != names:
+        if list(subnet.architecture) != names:
             raise InputError(
                 "the table of NAS-Bench-201 has one cell for the whole network, so the space must be nasbench201 with "
-                f"tied: true, but an architecture here has the decisions {', '.join(candidate.architecture)}."
+                f"tied: true, but an architecture here has the decisions {', '.join(subnet.architecture)}."
             )
-        return true_accuracy(candidate.architecture)
+        return true_accuracy(subnet.architecture)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from naspipe.registry import register_task as register_task
     from naspipe.runs.run import Run as Run
     from naspipe.runs.run import run as run
-    from naspipe.search.measure import Candidate as Candidate
     from naspipe.search.measure import Measure as Measure
+    from naspipe.search.measure import Subnet as Subnet
     from naspipe.search.measure import register_objective as register_objective
     from naspipe.search.strategy import Outcome as Outcome
     from naspipe.search.strategy import Strategy as Strategy
@@ -55,7 +55,6 @@ _HOMES = {
     "Batch": "naspipe.tasks.data",
     "Block": "naspipe.supernet.block",
     "ChoiceBlock": "naspipe.supernet.block",
-    "Candidate": "naspipe.search.measure",
     "ClassificationTask": "naspipe.tasks.classification",
     "ConfigError": "naspipe.errors",
     "Dataset": "naspipe.tasks.data",
@@ -75,6 +74,7 @@ _HOMES = {
     "SpaceError": "naspipe.errors",
     "Splits": "naspipe.tasks.data",
     "Strategy": "naspipe.search.strategy",
+    "Subnet": "naspipe.search.measure",
     "Supernet": "naspipe.supernet.supernet",
     "Task": "naspipe.tasks.task",
     "TaskError": "naspipe.errors",
@@ -92,10 +92,13 @@ _HOMES = {
     "split_tensors": "naspipe.tasks.data",
 }
 
+_FORMER_NAMES = {"Candidate": "Subnet"}
+
 __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    name = _FORMER_NAMES.get(name, name)
     if name not in _HOMES:
         raise AttributeError(f"module 'naspipe' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

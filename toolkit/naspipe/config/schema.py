@@ -177,7 +177,7 @@ class SearchConfig(Section):
         description="Metrics of the task, or measures such as parameters and flops; the first orders the Pareto front.",
     )
     constraints: list[str] = Field(
-        default=[], description="Conditions on measures, such as flops<=1e6, which every candidate satisfies."
+        default=[], description="Conditions on measures, such as flops<=1e6, which every trial satisfies."
     )
     workers: PositiveInt = Field(default=1, description="Processes that evaluate; their number changes no result.")
     latency: LatencyConfig = Field(default=LatencyConfig(), description="How the measure latency takes the time.")

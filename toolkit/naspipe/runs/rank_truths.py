@@ -11,7 +11,7 @@ from naspipe.keys import derive_key
 from naspipe.records import Direction
 from naspipe.results.view import RunView
 from naspipe.search.evaluation import measure_split
-from naspipe.search.measure import Candidate, measure_candidate
+from naspipe.search.measure import Subnet, measure_subnet
 from naspipe.search.objective import Objective, find_measure, measure_name, read_metrics, require_objectives
 from naspipe.space import Architecture, SearchSpace
 from naspipe.supernet.supernet import build_subnet
@@ -125,7 +125,7 @@ class Measured(Truth):
 
     def value(self, architecture: Architecture, seed: int) -> float:
         """Measure the architecture."""
-        return measure_candidate(self.name, self._measure, Candidate(self._space, architecture))[self.name]
+        return measure_subnet(self.name, self._measure, Subnet(self._space, architecture))[self.name]
 
 
 def find_truth(run: RunView, against: str, objective: Objective) -> Truth:

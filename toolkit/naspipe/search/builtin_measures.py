@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # what torch's own F
 from torch.utils.flop_counter import FlopCounterMode
 
 from naspipe.records import Direction
-from naspipe.search.measure import Candidate, Measure
+from naspipe.search.measure import Measure, Subnet
 
 
 class Parameters(Measure):
@@ -23,9 +23,9 @@ class Parameters(Measure):
 
     direction: ClassVar[Direction] = "minimize"
 
-    def measure(self, candidate: Candidate) -> int:
+    def measure(self, subnet: Subnet) -> int:
         """Count the parameters."""
-        return count_parameters(candidate.module)
+        return count_parameters(subnet.module)
 
 
 class Flops(Measure):
@@ -33,10 +33,10 @@ class Flops(Measure):
 
     direction: ClassVar[Direction] = "minimize"
 
-    def measure(self, candidate: Candidate) -> int:
+    def measure(self, subnet: Subnet) -> int:
         """Count the operations with torch's counter, which counts matrix products and convolutions."""
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            candidate.module(candidate.inputs(1))
+            subnet.module(subnet.inputs(1))
         return int(counter.get_total_flops())
 
 
@@ -48,9 +48,9 @@ class ActivationMemory(Measure):
 
     direction: ClassVar[Direction] = "minimize"
 
-    def measure(self, candidate: Candidate) -> int:
+    def measure(self, subnet: Subnet) -> int:
         """Watch every storage from the operation that allocates it until it is freed."""
-        module, inputs = candidate.module, candidate.inputs(1)
+        module, inputs = subnet.module, subnet.inputs(1)
         with torch.no_grad(), _LiveBytes([*module.parameters(), *module.buffers(), *_tensors(inputs)]) as live:
             module(inputs)
         return int(live.peak)
@@ -66,17 +66,17 @@ class Latency(Measure):
     direction: ClassVar[Direction] = "minimize"
     timed: ClassVar[bool] = True
 
-    def measure(self, candidate: Candidate) -> Mapping[str, float]:
+    def measure(self, subnet: Subnet) -> Mapping[str, float]:
         """Time the forwards."""
-        settings = candidate.latency
-        module, inputs = candidate.module, candidate.inputs(settings.batch_size)
+        settings = subnet.latency
+        module, inputs = subnet.module, subnet.inputs(settings.batch_size)
         times = []
         with torch.no_grad():
             for repeat in range(settings.warmup + settings.repeats):
-                _wait(candidate.device)
+                _wait(subnet.device)
                 start = time.perf_counter()
                 module(inputs)
-                _wait(candidate.device)
+                _wait(subnet.device)
                 if repeat >= settings.warmup:
                     times.append(time.perf_counter() - start)
         low, median, high = np.quantile(times, (0.25, 0.5, 0.75))

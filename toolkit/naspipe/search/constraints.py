@@ -19,7 +19,7 @@ MAX_TRIES = 2_000
 
 
 def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
-    """Return the conditions that every candidate must satisfy, each on a measure or on a reference to one.
+    """Return the conditions that every architecture must satisfy, each on a measure or on a reference to one.
 
     Raises:
         InputError: A text is malformed, or its metric is not a measure.
@@ -30,9 +30,9 @@ def find_constraints(task: Task, texts: Sequence[str]) -> list[Condition]:
         name = constraint.metric
         if name in known or ":" in name:
             continue
-        late = f" {name!r} is known only once a candidate has been evaluated." if name in metrics else ""
+        late = f" {name!r} is known only once a subnet has been evaluated." if name in metrics else ""
         raise InputError(
-            f"a constraint must be on a measure, which is known before a candidate is evaluated, but is on {name!r}."
+            f"a constraint must be on a measure, which is known before a subnet is evaluated, but is on {name!r}."
             f"{late}{nearest(name, known)} There are {listing(known)}, or a reference: file.py:Class."
         )
     return constraints

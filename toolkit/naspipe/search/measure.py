@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from naspipe.tasks.data import Dataset
 
 
-class Candidate:
-    """An architecture that a search may evaluate, as a measure sees it.
+class Subnet:
+    """The network of an architecture, by itself, as a measure sees it.
 
     Attributes:
         space: The search space.
@@ -40,7 +40,7 @@ class Candidate:
         device: str = "cpu",
         latency: LatencyConfig = LatencyConfig(),  # noqa: B008  # immutable
     ) -> None:
-        """Describe a candidate; nothing is built yet.
+        """Take an architecture; nothing is built yet.
 
         Args:
             space: The search space.
@@ -85,9 +85,9 @@ class Candidate:
 
 
 class Measure(ABC):
-    """A number of a candidate that needs no evaluation on the task, for objectives and constraints.
+    """A number of a subnet that needs no evaluation on the task, for objectives and constraints.
 
-    A candidate is measured before its evaluation, always in one process. One object serves a whole search. It must not
+    A subnet is measured before its evaluation, always in one process. One object serves a whole search. It must not
     change the module, and must not draw from global generators.
 
     Attributes:
@@ -100,12 +100,12 @@ class Measure(ABC):
     timed: ClassVar[bool] = False
 
     @abstractmethod
-    def measure(self, candidate: Candidate) -> float | Mapping[str, float]:
+    def measure(self, subnet: Subnet) -> float | Mapping[str, float]:
         """Return a finite number; or a mapping with this number as ``value``, and further numbers under other names."""
 
 
-def register_objective(name: str, direction: Direction) -> Callable[[Callable[[Candidate], float]], type[Measure]]:
-    """Register a function of a ``Candidate`` as a measure under ``name``; a decorator.
+def register_objective(name: str, direction: Direction) -> Callable[[Callable[[Subnet], float]], type[Measure]]:
+    """Register a function of a ``Subnet`` as a measure under ``name``; a decorator.
 
     The decorator replaces the function by a subclass of ``Measure``, so a configuration can also refer to it as
     ``file.py:function``.
@@ -115,17 +115,17 @@ def register_objective(name: str, direction: Direction) -> Callable[[Callable[[C
         direction: ``maximize`` or ``minimize``.
     """
 
-    def decorate(function: Callable[[Candidate], float]) -> type[Measure]:
+    def decorate(function: Callable[[Subnet], float]) -> type[Measure]:
         return registry.objectives.register(name)(_measure_class(function, direction))
 
     return decorate
 
 
-def _measure_class(function: Callable[[Candidate], float], direction: Direction) -> type[Measure]:
+def _measure_class(function: Callable[[Subnet], float], direction: Direction) -> type[Measure]:
     """Return a subclass of ``Measure`` that calls a function."""
 
-    def measure(self: Measure, candidate: Candidate) -> float:
-        return function(candidate)
+    def measure(self: Measure, subnet: Subnet) -> float:
+        return function(subnet)
 
     members = {
         "measure": measure,
@@ -137,15 +137,15 @@ def _measure_class(function: Callable[[Candidate], float], direction: Direction)
     return type(function.__name__, (Measure,), members)
 
 
-def measure_candidate(name: str, measure: Measure, candidate: Candidate) -> dict[str, int | float]:
-    """Return a candidate's value of a measure under its name, and further numbers as ``NAME_FURTHER``.
+def measure_subnet(name: str, measure: Measure, subnet: Subnet) -> dict[str, int | float]:
+    """Return a subnet's value of a measure under its name, and further numbers as ``NAME_FURTHER``.
 
     Raises:
         SearchError: The measure failed, or returned something that is not a finite number.
     """
-    what = f"objective {name!r} of {candidate.space.format(candidate.architecture)}"
+    what = f"objective {name!r} of {subnet.space.format(subnet.architecture)}"
     with calling(what, SearchError):
-        given = measure.measure(candidate)
+        given = measure.measure(subnet)
     values = given if isinstance(given, Mapping) else {"value": given}
     if "value" not in values:
         raise SearchError(f"{what} must be a number, or a mapping with one under 'value', but is {given!r}.")

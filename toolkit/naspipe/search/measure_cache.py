@@ -1,4 +1,4 @@
-"""The values of measures: each candidate is measured once, and timed values are handed on to be saved."""
+"""The values of measures: each subnet is measured once, and timed values are handed on to be saved."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from torch import nn
 
 from naspipe.config.schema import RunConfig
-from naspipe.search.measure import Candidate, Measure, measure_candidate
+from naspipe.search.measure import Measure, Subnet, measure_subnet
 from naspipe.space import Architecture, SearchSpace
 from naspipe.tasks.data import Dataset
 
 
 class MeasureCache:
-    """Measures candidates, and remembers the values."""
+    """Measures subnets, and remembers the values."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class MeasureCache:
         missing = [name for name in names or self._measures if name not in found]
         if missing:
             device = self._config.training.device
-            candidate = Candidate(
+            subnet = Subnet(
                 self._space,
                 architecture,
                 lambda: self._extract(architecture),
@@ -65,17 +65,17 @@ class MeasureCache:
                 self._config.search.latency,
             )
             for name in missing:
-                found.update(self._take(name, candidate))
+                found.update(self._take(name, subnet))
         return dict(found)
 
-    def _take(self, name: str, candidate: Candidate) -> Mapping[str, int | float]:
+    def _take(self, name: str, subnet: Subnet) -> Mapping[str, int | float]:
         measure = self._measures[name]
         if not measure.timed:
-            return measure_candidate(name, measure, candidate)
-        text = candidate.architecture.to_json()
+            return measure_subnet(name, measure, subnet)
+        text = subnet.architecture.to_json()
         before = self._timed.setdefault(text, {})
         if name not in before:
-            metrics = measure_candidate(name, measure, candidate)
-            self._on_timed({"architecture": dict(candidate.architecture), "metrics": metrics})
+            metrics = measure_subnet(name, measure, subnet)
+            self._on_timed({"architecture": dict(subnet.architecture), "metrics": metrics})
             before.update(metrics)
         return {key: value for key, value in before.items() if key == name or key.startswith(f"{name}_")}

@@ -18,7 +18,7 @@ from naspipe.usercode import calling
 from naspipe.wording import listing, nearest
 
 PARAMETERS = "parameters"
-"""The measure that every candidate gets."""
+"""The measure that every subnet gets."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from naspipe.supernet.determinism import deterministic
 from naspipe.tasks.loading import load_splits
 
 MAX_DEATHS = 2
-"""Number of workers that die during the evaluation of one candidate before it counts as failed."""
+"""Number of workers that die during the evaluation of one subnet before it counts as failed."""
 
 STOP_SECONDS = 5
 """Time for a worker to end after the last evaluation; then it is killed."""

@@ -12,7 +12,7 @@ from naspipe.errors import SpaceError
 from naspipe.files import digest_tensors
 from naspipe.keys import keyed_random
 from naspipe.records import Direction
-from naspipe.search.measure import Candidate, Measure, measure_candidate
+from naspipe.search.measure import Measure, Subnet, measure_subnet
 from naspipe.supernet.supernet import build_subnet
 from naspipe.testing.check import CheckList, NotApplicableError, require
 from naspipe.testing.passes import as_in_training
@@ -29,15 +29,15 @@ DEFAULT_SPACE = "nasbench201"
 checks = CheckList(as_in_training)
 
 
-def candidates(subject: Subject) -> Iterator[Candidate]:
-    """Yield new candidates, of the same architectures in every call."""
+def subnets(subject: Subject) -> Iterator[Subnet]:
+    """Yield new subnets, of the same architectures in every call."""
     space = (subject.space_subject or as_subject(DEFAULT_SPACE, "space")).make()
     dataset = subject.loaded[1].validation
     for number in range(ARCHITECTURES):
         architecture = space.random_architecture(keyed_random(SEED, "objective", number))
         with calling(f"building {space.format(architecture)}", SpaceError):
             module = build_subnet(space, architecture, SEED)
-        yield Candidate(space, architecture, lambda module=module: module, dataset)  # type: ignore[misc]  # bound now
+        yield Subnet(space, architecture, lambda module=module: module, dataset)  # type: ignore[misc]  # bound now
 
 
 def _state(module: nn.Module) -> tuple[str, bool]:
@@ -55,9 +55,9 @@ def it_says_which_way_is_better(subject: Subject) -> None:
 def it_gives_a_finite_number(subject: Subject) -> None:
     """Every architecture has a finite number."""
     measure: Measure = subject.make()
-    for candidate in candidates(subject):
+    for subnet in subnets(subject):
         require(
-            all(math.isfinite(value) for value in measure_candidate("it", measure, candidate).values()),
+            all(math.isfinite(value) for value in measure_subnet("it", measure, subnet).values()),
             "numbers must be finite.",
         )
 
@@ -66,30 +66,30 @@ def it_gives_a_finite_number(subject: Subject) -> None:
 def it_leaves_the_module_as_it_was(subject: Subject) -> None:
     """Measuring changes no weight, buffer or mode of the module."""
     measure: Measure = subject.make()
-    for candidate in candidates(subject):
-        before = _state(candidate.module)
-        measure.measure(candidate)
+    for subnet in subnets(subject):
+        before = _state(subnet.module)
+        measure.measure(subnet)
         require(
-            _state(candidate.module) == before,
+            _state(subnet.module) == before,
             "measure must leave the module as it is, but its weights, buffers or mode have changed. Work on a copy.",
         )
 
 
 @checks("it_gives_a_finite_number")
 def it_is_a_function_of_the_candidate(subject: Subject) -> None:
-    """The number depends only on the candidate, not on earlier measurements or global generators."""
+    """The number depends only on the subnet, not on earlier measurements or global generators."""
     if subject.make().timed:
         raise NotApplicableError("the measure is timed, so it depends on the clock")
     first: Measure = subject.make()
     with kept_generators():
         stir_generators(1)
         with global_generators_untouched("measure"):
-            expected = [measure_candidate("it", first, candidate) for candidate in candidates(subject)]
+            expected = [measure_subnet("it", first, subnet) for subnet in subnets(subject)]
         stir_generators(2)
         for measure in (first, subject.make()):
-            again = [measure_candidate("it", measure, candidate) for candidate in reversed(list(candidates(subject)))]
+            again = [measure_subnet("it", measure, subnet) for subnet in reversed(list(subnets(subject)))]
             require(
                 again == expected[::-1],
-                "measure must be a function of the candidate alone, or have timed = True, but in another order it "
+                "measure must be a function of the subnet alone, or have timed = True, but in another order it "
                 f"gives {again!r} instead of {expected[::-1]!r}.",
             )

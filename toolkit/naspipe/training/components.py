@@ -53,8 +53,8 @@ class Components:
         executor: Chooses the order of actions.
         strategy: Proposes architectures.
         objectives: What the search optimises.
-        constraints: Conditions that every candidate of the search satisfies.
-        measures: Measures that are taken of a candidate before it is evaluated, by the names of their metrics.
+        constraints: Conditions that every trial of the search satisfies.
+        measures: Measures that are taken of a subnet before it is evaluated, by the names of their metrics.
     """
 
     space: SearchSpace
