@@ -91,7 +91,7 @@ def edit(path: Path, old: str, new: str) -> None:
          lambda run: list(run.folder.evaluated(run.components.space, run.components.objectives)),
          "trials.jsonl, line 1 cannot be read: objective 'accuracy' is missing"),
         (lambda run: run.folder.environment.write_text("[1]"), lambda run: run.folder.facts(),
-         "environment.json cannot be read: .*To do without what it says"),
+         "environment.json cannot be read: .*To resume without the facts of the machine"),
         (lambda run: run.folder.trials.write_bytes(b'"\xe9"\n{}\n'), lambda run: run.trials(),
          "trials.jsonl, line 1 cannot be read: 'utf-8' codec"),
         (lambda run: edit(run.folder.training.metrics, '"loss": ', '"loss": NaN, "x": '),

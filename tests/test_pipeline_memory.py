@@ -71,7 +71,7 @@ class Count(Recorder):
                     for tensors in (layer._current, *layer._kept.values()):
                         storages[layer.spec.block, layer.spec.name].add(tensors[0].data_ptr())
             for subnet in part._subnets.values():
-                for snapshots in subnet.readings:
+                for snapshots in subnet.snapshots:
                     for layer, snapshot in snapshots:
                         first = next(iter(snapshot.tensors.values()))
                         storages[layer.spec.block, layer.spec.name].add(first.data_ptr())
