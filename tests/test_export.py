@@ -166,7 +166,7 @@ def test_a_model_that_cannot_be_traced_is_an_error_and_leaves_no_file(command: C
     run = small_run(tmp_path / "run", space={"name": "test_export:Deciding"})
     code, text, errors = command("export", run.path, "--format", "torch.export")
     assert code == 1
-    assert errors.startswith("Error: torch.export cannot trace the model: ")
+    assert errors.startswith(f"Opening {run.path}\nError: torch.export cannot trace the model: ")
     assert "tests/test_export.py:" in errors
     assert errors.endswith("Or export it with --format state_dict.\n")
     assert text == ""
@@ -177,7 +177,7 @@ def test_a_model_that_cannot_be_traced_is_an_error_and_leaves_no_file(command: C
 def test_a_fixed_batch_size_is_said(command: Command, tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", space={"name": "test_export:Rowwise"})
     code, text, errors = command("export", run.path, "--format", "torch.export")
-    assert (code, errors) == (0, "")
+    assert (code, errors) == (0, f"Opening {run.path}\n")
     assert "Batch         of 4 samples only" in text
     description = run.path / "export" / "model.pt2.json"
     assert json.loads(description.read_text())["inputs"][0]["shape"][0] == 4
@@ -216,7 +216,7 @@ def test_a_damaged_export_is_named(digits: Run, tmp_path: Path) -> None:
 def test_the_command_prints_how_to_load_what_it_wrote(digits: Run, command: Command, tmp_path: Path) -> None:
     out = tmp_path / "best.safetensors"
     code, text, errors = command("export", digits.path, "--out", out)
-    assert (code, errors) == (0, "")
+    assert (code, errors) == (0, f"Opening {digits.path}\n")
     last = text.splitlines()[-1].removeprefix("To load it    ")
     assert last.startswith("python -c 'from naspipe.runs.export import load_exported")
     done = subprocess.run(last.replace("python", sys.executable, 1), shell=True, capture_output=True, text=True)

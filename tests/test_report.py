@@ -229,7 +229,7 @@ def test_a_training_that_goes_on_is_shown_as_far_as_it_is(finished: Run, tmp_pat
 def test_the_best_are_printed_in_order_with_every_metric_and_the_text(finished: Run, command: Command) -> None:
     before = finished.folder.report.stat().st_mtime_ns
     code, text, errors = command("report", finished.path, "--best", 3)
-    assert (code, errors) == (0, "")
+    assert (code, errors) == (0, f"Opening {finished.path}\n")
     head, *rows, last = text.splitlines()
     assert head.split()[:4] == ["trial", "accuracy", "parameters", "loss"]
     best = json.loads(finished.folder.best_architecture.read_text())

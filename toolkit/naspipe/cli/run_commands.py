@@ -161,7 +161,9 @@ def export(
     ] = None,
 ) -> None:
     """Write the retrained best model of a run to a file, and read it back to compare every bit."""
-    from naspipe.cli.output import say
+    from naspipe.cli.output import announce, say
+
+    announce("Opening", run_folder, data=True)
     from naspipe.runs.export import export_model
     from naspipe.runs.run import Run
 
@@ -188,7 +190,9 @@ def report(
     ] = None,
 ) -> None:
     """Write report.html on a run, finished or not, or print some of its architectures."""
-    from naspipe.cli.output import say
+    from naspipe.cli.output import announce, say
+
+    announce("Opening", run_folder, data=True)
     from naspipe.runs.run import Run
 
     opened = Run.open(run_folder)
