@@ -35,7 +35,7 @@ class ForkedProcess(ForkServerProcess):
         os.environ.clear()
         os.environ.update(self._environment)
         # A fork asks the process that it comes from for other forks; Python would start one more.
-        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]  # not in the type stubs
         try:
             super().run()
         except BaseException:
@@ -65,7 +65,7 @@ def use_forks(put: Callable[[object, str, object], None] = setattr) -> None:
 
 def server_id() -> int | None:
     """Return the id of the process that forks, if there is one."""
-    found: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    found: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]  # not in the type stubs
     return found
 
 
@@ -82,7 +82,7 @@ def fork_server() -> Iterator[None]:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
     yield
-    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # not in the type stubs
 
 
 def call_in_fork(function: Callable[..., Any], *arguments: Any) -> Any:
